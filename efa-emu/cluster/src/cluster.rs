@@ -2,13 +2,14 @@
 
 use std::env;
 use std::ffi::{OsStr, OsString};
+use std::io;
 use std::os::unix::fs::symlink;
 use std::os::unix::process::CommandExt as _;
-use std::path::Path;
+use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::sync::Arc;
 
-use efa_commands::{Failure, RunDirectory, shared_memory};
+use efa_commands::{RunDirectory, RunDirectoryError, shared_memory};
 use efa_shm::{ENV_FABRICS, Fabric};
 
 use crate::files::{AGENT, ENV_CLUSTER, FABRIC_FILE, OPEN_MPI_FILE};
@@ -16,10 +17,28 @@ use crate::host::{EmulatedHost, Injection};
 use crate::launchers::{self, CommunicationLibrary, Environment, LauncherInputs, Provider};
 use crate::layout::Layout;
 use crate::members::Members;
-use crate::names::HostLists;
+use crate::names::{HostListError, HostLists};
 use crate::namespaces::{self, UserNamespace, Views};
 use crate::node::NodeContext;
-use crate::nodes::Nodes;
+use crate::nodes::{Nodes, NodesError};
+
+/// The reason why a cluster cannot be created.
+#[derive(Debug, thiserror::Error)]
+pub enum ClusterError {
+    #[error(transparent)]
+    Directory(#[from] RunDirectoryError),
+    #[error(transparent)]
+    HostList(#[from] HostListError),
+    #[error("--sysfs shows the devices in namespaces of the hosts, and there are none")]
+    NoNamespaces,
+    #[error("{} cannot be in PATH ({source}): set TMPDIR to another directory", path.display())]
+    SearchPath {
+        path: PathBuf,
+        source: env::JoinPathsError,
+    },
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
 
 /// How programs are started on the hosts of a cluster.
 #[derive(Debug)]
@@ -57,7 +76,7 @@ impl Cluster {
         options: &ClusterOptions,
         layout: &Layout,
         fabric: &Fabric,
-    ) -> Result<Cluster, Failure> {
+    ) -> Result<Cluster, ClusterError> {
         let directory = RunDirectory::create()?;
         let lists = HostLists::write(directory.path(), layout, options.slots)?;
         std::fs::write(directory.path().join(FABRIC_FILE), fabric.name())?;
@@ -80,10 +99,7 @@ impl Cluster {
                 .ok(),
         };
         if options.requires_view && namespace.is_none() {
-            return Err(Failure(
-                "--sysfs shows the devices in namespaces of the hosts, and there are none"
-                    .to_owned(),
-            ));
+            return Err(ClusterError::NoNamespaces);
         }
         let mut variables = LauncherInputs {
             middleware: options.middleware,
@@ -148,7 +164,7 @@ impl Cluster {
         hosts: &[EmulatedHost],
         members: &Members<'_>,
         injection: &Injection,
-    ) -> Result<Nodes, Failure> {
+    ) -> Result<Nodes, NodesError> {
         let common = NodeContext {
             injection,
             environment: &self.environment,
@@ -187,13 +203,11 @@ impl Cluster {
 }
 
 /// `PATH` with this directory first.
-fn search_path(first: &Path) -> Result<OsString, Failure> {
+fn search_path(first: &Path) -> Result<OsString, ClusterError> {
     let inherited = env::var_os("PATH").unwrap_or_default();
     let directories = std::iter::once(first.to_owned()).chain(env::split_paths(&inherited));
-    env::join_paths(directories).map_err(|error| {
-        Failure(format!(
-            "{} cannot be in PATH ({error}): set TMPDIR to another directory",
-            first.display()
-        ))
+    env::join_paths(directories).map_err(|source| ClusterError::SearchPath {
+        path: first.to_owned(),
+        source,
     })
 }

@@ -14,7 +14,6 @@ use std::os::unix::process::CommandExt as _;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use efa_commands::Failure;
 use efa_device_model::sysfs::Rail;
 
 use crate::mounts::Writable;
@@ -42,6 +41,21 @@ const TERMINALS: &str = "ptmx";
 /// The target of all character devices, which is harmless to open.
 const NO_DEVICE: &str = "/dev/null";
 
+/// The reason why the devices cannot be shown in `/sys` and `/dev`.
+#[derive(Debug, thiserror::Error)]
+pub enum DeviceViewError {
+    #[error(
+        "--sysfs: cannot show the devices in /sys and /dev ({0}): in a chroot, bind the directory to itself (mount \
+         --bind) before"
+    )]
+    Chroot(io::Error),
+    #[error(
+        "--sysfs: cannot show the devices in /sys and /dev ({0}): the system has to permit mount namespaces, or user \
+         namespaces of users other than root"
+    )]
+    NoNamespaces(io::Error),
+}
+
 /// The devices of a host in a mount namespace.
 #[derive(Clone, Debug)]
 pub struct DeviceView {
@@ -64,18 +78,13 @@ impl DeviceView {
     /// # Errors
     /// The system does not permit such a namespace. The method checks this beforehand, because an
     /// error in the started process would look like an error of the program.
-    pub fn prepare(&self, command: &mut Command) -> Result<(), Failure> {
-        namespaces::try_in_child(|| self.enter()).map_err(|error| {
-            let remedy = match mounts::root_is_mounted() {
-                false => "in a chroot, bind the directory to itself (mount --bind) before",
-                true => {
-                    "the system has to permit mount namespaces, or user namespaces of users other than root"
-                }
-            };
-            Failure(format!(
-                "--sysfs: cannot show the devices in /sys and /dev ({error}): {remedy}"
-            ))
-        })?;
+    pub fn prepare(&self, command: &mut Command) -> Result<(), DeviceViewError> {
+        namespaces::try_in_child(|| self.enter()).map_err(
+            |error| match mounts::root_is_mounted() {
+                false => DeviceViewError::Chroot(error),
+                true => DeviceViewError::NoNamespaces(error),
+            },
+        )?;
         let view = self.clone();
         // SAFETY: this process has one thread, so the child may run any code.
         unsafe { command.pre_exec(move || view.enter()) };

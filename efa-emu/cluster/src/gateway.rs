@@ -1,12 +1,12 @@
 //! A host of another machine as a process of this one. It starts clients' commands there through
 //! the machine's own remote shell and the cluster on that machine.
 
+use std::io;
 use std::os::unix::net::UnixStream;
 use std::path::Path;
 use std::process::Command;
 use std::time::Duration;
 
-use efa_commands::Failure;
 use efa_commands::shell::RemoteShell;
 
 use crate::files::ENV_CLUSTER;
@@ -30,7 +30,7 @@ pub(crate) struct Gateway<'a> {
 /// Serves requests for the host until the cluster ends. Reports to `cluster` that it is ready, or
 /// the error.
 pub(crate) fn serve(gateway: &Gateway<'_>, directory: &Path, mut cluster: UnixStream) {
-    let begin = || -> Result<Service, Failure> {
+    let begin = || -> io::Result<Service> {
         service::detach()?;
         Service::begin(directory, &cluster)
     };
@@ -39,7 +39,7 @@ pub(crate) fn serve(gateway: &Gateway<'_>, directory: &Path, mut cluster: UnixSt
             Reply::Started.send(&mut cluster);
             service.run(|request| gateway.command(request), || NOTHING);
         }
-        Err(Failure(reason)) => Reply::Refused(reason).send(&mut cluster),
+        Err(error) => Reply::Refused(error.to_string()).send(&mut cluster),
     }
 }
 

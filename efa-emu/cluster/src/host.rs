@@ -1,15 +1,15 @@
 //! Emulated hosts with this process as a participant, and the environment for programs on them.
 
 use std::ffi::OsString;
+use std::io;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use efa_commands::Failure;
 use efa_device_model::numa;
 use efa_device_model::profile::Profile;
 use efa_device_model::sysfs::{self, Rail};
-use efa_shm::{Fabric, Host, HostConfig, PortRules};
+use efa_shm::{Fabric, FabricError, Host, HostConfig, PortRules};
 
 use crate::device_view::DeviceView;
 use crate::live_sysfs::LiveSysfs;
@@ -24,6 +24,19 @@ const RECORDER_PATIENCE: Duration = Duration::from_secs(3);
 /// Maximum time that a program waits for a live bridge to announce its hosts. On a busy machine, a
 /// bridge that needs longer would cost the program its first messages, which have no destination.
 const BRIDGE_PATIENCE: Duration = Duration::from_secs(10);
+
+/// The reason why a host has no sysfs tree.
+#[derive(Debug, thiserror::Error)]
+pub enum SysfsError {
+    #[error(
+        "{} is too long for a device path, which has room for {LONGEST_DEVICE_PATH} bytes: set TMPDIR to a shorter \
+         directory",
+        .0.display()
+    )]
+    TooLong(PathBuf),
+    #[error("cannot write below {}: {source}", root.display())]
+    Write { root: PathBuf, source: io::Error },
+}
 
 /// The variables that make programs load the emulated libraries, and the named provider.
 pub struct Injection {
@@ -67,7 +80,7 @@ impl EmulatedHosts {
     ///
     /// # Errors
     /// The fabric cannot be read.
-    pub fn wait_for_bridges(&self, fabric: &Fabric) -> Result<Option<String>, Failure> {
+    pub fn wait_for_bridges(&self, fabric: &Fabric) -> Result<Option<String>, FabricError> {
         let unknown = fabric.wait_for_bridges(self.devices(), BRIDGE_PATIENCE)?;
         Ok(unknown.map(|device| {
             format!(
@@ -83,7 +96,7 @@ impl EmulatedHosts {
     ///
     /// # Errors
     /// The fabric cannot be read.
-    pub fn wait_for_recorders(&self, fabric: &Fabric) -> Result<Option<String>, Failure> {
+    pub fn wait_for_recorders(&self, fabric: &Fabric) -> Result<Option<String>, FabricError> {
         let unknown = fabric.wait_for_recorders(self.devices(), RECORDER_PATIENCE)?;
         Ok(unknown.map(|device| {
             format!(
@@ -115,7 +128,7 @@ impl EmulatedHost {
     ///
     /// # Errors
     /// The directory's path is too long, or it is not writable.
-    pub fn generate_sysfs(&self, root: &Path) -> Result<(), Failure> {
+    pub fn generate_sysfs(&self, root: &Path) -> Result<(), SysfsError> {
         let gids = &self.config.gids;
         let longest = Rail::all(gids.len() as u32)
             .flat_map(|rail| {
@@ -128,14 +141,14 @@ impl EmulatedHost {
             .max()
             .unwrap_or(0);
         if longest > LONGEST_DEVICE_PATH {
-            return Err(Failure(format!(
-                "{} is too long for a device path, which has room for {LONGEST_DEVICE_PATH} bytes: set \
-                 TMPDIR to a shorter directory",
-                root.display()
-            )));
+            return Err(SysfsError::TooLong(root.to_owned()));
         }
-        sysfs::generate(root, &self.profile, gids, &numa::of_machine())
-            .map_err(|error| Failure(format!("cannot write below {}: {error}", root.display())))
+        sysfs::generate(root, &self.profile, gids, &numa::of_machine()).map_err(|source| {
+            SysfsError::Write {
+                root: root.to_owned(),
+                source,
+            }
+        })
     }
 
     /// Makes the command find the host's devices, with the sysfs tree in this directory.

@@ -1,15 +1,33 @@
 //! The distribution of a cluster's hosts over machines.
 
+use std::io;
 use std::net::{IpAddr, Ipv4Addr, ToSocketAddrs};
 use std::ops::Range;
-
-use efa_commands::Failure;
 
 /// The loopback address of the host with this number on this machine. It is outside of
 /// 127.0.0.0/16, where the machine's own names are.
 pub(crate) fn address(number: u32) -> Ipv4Addr {
     const FIRST: u32 = u32::from_be_bytes([127, 1, 0, 1]);
     Ipv4Addr::from_bits(FIRST + number)
+}
+
+/// The reason why hosts cannot be distributed over machines.
+#[derive(Debug, thiserror::Error)]
+pub enum LayoutError {
+    #[error(
+        "{hosts} hosts are fewer than the {machines} machines of --machines: each needs one at least"
+    )]
+    TooFewHosts { hosts: u32, machines: usize },
+    #[error("--machines has {0} twice: a machine has all of its hosts in one part of the cluster")]
+    Twice(String),
+    #[error("{0} is not one of --machines")]
+    NotListed(String),
+    #[error(
+        "cannot find the machine {machine} of --machines: {source}: check the name, or add it to /etc/hosts"
+    )]
+    NotFound { machine: String, source: io::Error },
+    #[error("the machine {0} of --machines has no address")]
+    NoAddress(String),
 }
 
 /// The hosts of a cluster, by their numbers.
@@ -49,21 +67,20 @@ impl Layout {
         hosts: u32,
         machines: &[String],
         member: Option<&str>,
-    ) -> Result<Layout, Failure> {
+    ) -> Result<Layout, LayoutError> {
         let count = machines.len();
         if (hosts as usize) < count {
-            return Err(Failure(format!(
-                "{hosts} hosts are fewer than the {count} machines of --machines: each needs one at least"
-            )));
+            return Err(LayoutError::TooFewHosts {
+                hosts,
+                machines: count,
+            });
         }
         if let Some(twice) = machines
             .iter()
             .enumerate()
             .find_map(|(at, name)| machines[..at].contains(name).then_some(name))
         {
-            return Err(Failure(format!(
-                "--machines has {twice} twice: a machine has all of its hosts in one part of the cluster"
-            )));
+            return Err(LayoutError::Twice(twice.clone()));
         }
         let own = member.unwrap_or(&machines[0]);
         let mut layout = Layout {
@@ -85,7 +102,7 @@ impl Layout {
             });
         }
         match layout.own.is_empty() {
-            true => Err(Failure(format!("{own} is not one of --machines"))),
+            true => Err(LayoutError::NotListed(own.to_owned())),
             false => Ok(layout),
         }
     }
@@ -130,19 +147,18 @@ impl Layout {
 }
 
 /// Prefers an IPv4 address, because programs on the hosts use IPv4 where possible.
-fn find(machine: &str) -> Result<IpAddr, Failure> {
-    let found = (machine, 0).to_socket_addrs().map_err(|error| {
-        Failure(format!(
-            "cannot find the machine {machine} of --machines: {error}: check the name, or add it to /etc/hosts"
-        ))
-    })?;
+fn find(machine: &str) -> Result<IpAddr, LayoutError> {
+    let found = (machine, 0)
+        .to_socket_addrs()
+        .map_err(|source| LayoutError::NotFound {
+            machine: machine.to_owned(),
+            source,
+        })?;
     let addresses: Vec<IpAddr> = found.map(|address| address.ip()).collect();
     let ipv4 = addresses.iter().find(|address| address.is_ipv4());
-    ipv4.or(addresses.first()).copied().ok_or_else(|| {
-        Failure(format!(
-            "the machine {machine} of --machines has no address"
-        ))
-    })
+    ipv4.or(addresses.first())
+        .copied()
+        .ok_or_else(|| LayoutError::NoAddress(machine.to_owned()))
 }
 
 #[cfg(test)]
@@ -184,7 +200,8 @@ mod tests {
     #[test]
     fn machines_that_cannot_be_are_named() {
         let expect = |hosts, list: &str, member, part: &str| {
-            let Failure(reason) = Layout::spread(hosts, &machines(list), member).unwrap_err();
+            let error = Layout::spread(hosts, &machines(list), member).unwrap_err();
+            let reason = error.to_string();
             assert!(reason.contains(part), "{reason}");
         };
         expect(

@@ -14,7 +14,7 @@
 //! // Refuses a cluster for which this machine has too little memory.
 //! efa_cluster::memory::check(8, 1, 256, &Fabric::open("default")?)?;
 //! assert_eq!(efa_cluster::name(0), "node0");
-//! # Ok::<(), efa_commands::Failure>(())
+//! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
 #![allow(missing_docs, reason = "only this workspace uses it")]
@@ -41,16 +41,16 @@ mod service;
 mod session;
 pub mod uplink;
 
-pub use cluster::{Cluster, ClusterOptions};
-pub use device_view::DeviceView;
+pub use cluster::{Cluster, ClusterError, ClusterOptions};
+pub use device_view::{DeviceView, DeviceViewError};
 pub use files::AGENT;
-pub use host::{EmulatedHost, EmulatedHosts, Injection};
+pub use host::{EmulatedHost, EmulatedHosts, Injection, SysfsError};
 pub use launchers::{CommunicationLibrary, Provider};
-pub use layout::{Layout, OtherMachine};
+pub use layout::{Layout, LayoutError, OtherMachine};
 pub use live_sysfs::LiveSysfs;
-pub use members::{Machines, Members};
-pub use names::name;
-pub use nodes::Nodes;
+pub use members::{Machines, Members, MembersError};
+pub use names::{HostListError, name};
+pub use nodes::{Nodes, NodesError};
 
 /// The name of the program in messages.
 const PROGRAM: &str = "efa-emu";

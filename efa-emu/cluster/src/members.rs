@@ -7,20 +7,19 @@ use std::ffi::OsString;
 use std::io::{self, Read as _};
 use std::net::Ipv6Addr;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdout, Stdio};
+use std::process::{Child, ChildStdout, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
-use efa_commands::Failure;
 use efa_commands::shell::RemoteShell;
-use efa_shm::Fabric;
+use efa_shm::{Fabric, FabricError};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
 
 use crate::complain;
 use crate::files::ENV_CLUSTER;
 use crate::gateway::Gateway;
-use crate::layout::{Layout, OtherMachine};
+use crate::layout::{Layout, LayoutError, OtherMachine};
 use crate::names;
-use crate::uplink::{Uplink, UplinkParameters};
+use crate::uplink::{Uplink, UplinkError, UplinkParameters};
 
 /// Time limit until the hosts of all machines are ready. Remote shells, bridges and programs start
 /// meanwhile.
@@ -38,6 +37,41 @@ const READY: &str = "efa-emu cluster is ready: ";
 
 /// Maximum length of a stored line.
 const LONGEST: usize = 64 << 10;
+
+/// The reason why the parts of a cluster on other machines are not ready.
+#[derive(Debug, thiserror::Error)]
+pub enum MembersError {
+    /// A word of the command line, or the path of the program or its directory.
+    #[error("{} cannot be sent to another machine: it is not UTF-8: use another name", .0.display())]
+    Word(OsString),
+    #[error(
+        "cannot run {shell} to reach the machine {machine}: {source}: name another command with --rsh"
+    )]
+    Shell {
+        shell: RemoteShell,
+        machine: String,
+        source: io::Error,
+    },
+    #[error(
+        "the part of the cluster on the machine {machine} could not be started ({status}): it has said why"
+    )]
+    Ended { machine: String, status: ExitStatus },
+    #[error(
+        "{host} of the machine {machine} is not there after {PATIENCE:?}: look at what the bridges say \
+         (docs/machines.md)"
+    )]
+    NoHost { host: String, machine: String },
+    #[error(
+        "the machine {machine} is not ready after {PATIENCE:?}: look at what the bridges say (docs/machines.md)"
+    )]
+    NotReady { machine: String },
+    #[error(transparent)]
+    Uplink(#[from] UplinkError),
+    #[error(transparent)]
+    Fabric(#[from] FabricError),
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
 
 /// The machines over which the hosts of a cluster are distributed.
 #[derive(Debug)]
@@ -60,7 +94,7 @@ impl Machines {
     ///
     /// # Errors
     /// As `Layout::spread`.
-    pub fn layout(&self, hosts: u32) -> Result<Layout, Failure> {
+    pub fn layout(&self, hosts: u32) -> Result<Layout, LayoutError> {
         match self.machines.is_empty() {
             true => Ok(Layout::alone(hosts)),
             false => Layout::spread(hosts, &self.machines, self.member.as_deref()),
@@ -76,7 +110,7 @@ impl Machines {
         layout: &Layout,
         fabric: &Fabric,
         quiet: bool,
-    ) -> Result<Option<Uplink>, Failure> {
+    ) -> Result<Option<Uplink>, UplinkError> {
         let (Some(key), [_, ..]) = (&self.uplink_key, layout.others()) else {
             return Ok(None);
         };
@@ -113,7 +147,7 @@ impl Machines {
         &self,
         layout: &Layout,
         command: &[OsString],
-    ) -> Result<Members<'_>, Failure> {
+    ) -> Result<Members<'_>, MembersError> {
         let mut members = Members {
             shell: &self.rsh,
             program: String::new(),
@@ -136,20 +170,15 @@ impl Machines {
 }
 
 /// The words of this process's command line before the command.
-fn own_words(command: &[OsString]) -> Result<Vec<String>, Failure> {
+fn own_words(command: &[OsString]) -> Result<Vec<String>, MembersError> {
     let all: Vec<OsString> = env::args_os().skip(1).collect();
     let mut words = all[..all.len() - command.len()].to_vec();
     words.pop_if(|last| *last == "--");
     words.into_iter().map(text).collect()
 }
 
-fn text(word: OsString) -> Result<String, Failure> {
-    word.into_string().map_err(|word| {
-        Failure(format!(
-            "{} cannot be sent to another machine: it is not UTF-8: use another name",
-            word.display()
-        ))
-    })
+fn text(word: OsString) -> Result<String, MembersError> {
+    word.into_string().map_err(MembersError::Word)
 }
 
 /// The other parts of a cluster, which this process has started. They end when this is dropped.
@@ -179,7 +208,7 @@ impl Member {
         shell: &RemoteShell,
         directory: &str,
         words: &[String],
-    ) -> Result<Member, Failure> {
+    ) -> Result<Member, MembersError> {
         let machine = &part.machine;
         // Paths of files are the same as on this machine.
         let front = ["sh", "-c", "cd \"$0\" && exec \"$@\"", directory];
@@ -193,19 +222,20 @@ impl Member {
                 .collect::<Vec<_>>()
         };
         let words = [&owned(&front), words, &owned(&back)].concat();
-        let cannot = |error: io::Error| {
-            Failure(format!(
-                "cannot run {shell} to reach the machine {machine}: {error}: name another command with --rsh"
-            ))
-        };
         let mut process = shell
             .command(machine, &words)
             .stdin(Stdio::piped())
             .stdout(Stdio::piped())
             .spawn()
-            .map_err(cannot)?;
+            .map_err(|source| MembersError::Shell {
+                shell: shell.clone(),
+                machine: machine.clone(),
+                source,
+            })?;
         let output = process.stdout.take().expect("it is a pipe");
-        fcntl_setfl(&output, fcntl_getfl(&output)? | OFlags::NONBLOCK)?;
+        fcntl_getfl(&output)
+            .and_then(|flags| fcntl_setfl(&output, flags | OFlags::NONBLOCK))
+            .map_err(io::Error::from)?;
         Ok(Member {
             part: part.clone(),
             process,
@@ -217,16 +247,15 @@ impl Member {
     }
 
     /// Reads its output until it is ready.
-    fn listen(&mut self) -> Result<(), Failure> {
+    fn listen(&mut self) -> Result<(), MembersError> {
         let mut bytes = [0; 4096];
         while self.cluster.is_none() {
             match self.output.read(&mut bytes) {
                 Ok(0) => {
-                    let status = self.process.wait()?;
-                    return Err(Failure(format!(
-                        "the part of the cluster on the machine {} could not be started ({status}): it has said why",
-                        self.part.machine
-                    )));
+                    return Err(MembersError::Ended {
+                        machine: self.part.machine.clone(),
+                        status: self.process.wait()?,
+                    });
                 }
                 Ok(count) => self.said.extend(&bytes[..count]),
                 Err(error) if error.kind() == io::ErrorKind::WouldBlock => break,
@@ -261,7 +290,7 @@ impl Members<'_> {
         layout: &Layout,
         fabric: &Fabric,
         uplink: &mut Option<Uplink>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), MembersError> {
         if layout.others().is_empty() {
             return Ok(());
         }
@@ -281,15 +310,13 @@ impl Members<'_> {
             let silent = members.find(|member| member.cluster.is_none());
             let trouble = match (missing, silent) {
                 (None, None) => return Ok(()),
-                (Some((host, machine)), _) => {
-                    format!("{host} of the machine {machine} is not there")
-                }
-                (None, Some(member)) => format!("the machine {} is not ready", member.part.machine),
+                (Some((host, machine)), _) => MembersError::NoHost { host, machine },
+                (None, Some(member)) => MembersError::NotReady {
+                    machine: member.part.machine.clone(),
+                },
             };
             if begin.elapsed() > PATIENCE {
-                return Err(Failure(format!(
-                    "{trouble} after {PATIENCE:?}: look at what the bridges say (docs/machines.md)"
-                )));
+                return Err(trouble);
             }
             std::thread::sleep(LOOK);
         }
@@ -329,7 +356,7 @@ impl Members<'_> {
 }
 
 /// A host whose devices are not all in the fabric yet, and its machine.
-fn missing(layout: &Layout, fabric: &Fabric) -> Result<Option<(String, String)>, Failure> {
+fn missing(layout: &Layout, fabric: &Fabric) -> Result<Option<(String, String)>, FabricError> {
     let known = fabric.hosts()?;
     let is_there = |name: &str| {
         let mut devices = known.iter().filter(|host| host.name.host() == name);

@@ -5,7 +5,7 @@ use std::fs;
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
 
-use efa_commands::{Failure, place_of_runs};
+use efa_commands::place_of_runs;
 use efa_shm::{DeviceName, Fabric};
 
 use crate::names::MOST_HOSTS;
@@ -27,15 +27,81 @@ const TREE_KIB: u64 = 260;
 /// The shared memory of a cluster without its hosts, in KiB: the board of faults, and host lists.
 const CLUSTER_KIB: u64 = 192;
 
+/// The reason why a cluster has too many hosts, or none.
+#[derive(Debug, thiserror::Error)]
+pub enum CapacityError {
+    #[error("a cluster of {0} hosts is not possible: it can have 1 to {MOST_HOSTS}")]
+    Number(u32),
+    #[error(
+        "{hosts} hosts take {} MiB, and {} MiB are available: each{} takes {} MiB, and {} MiB for one rank that uses \
+         libfabric; at most {most} hosts fit",
+        needed / 1024,
+        available / 1024,
+        with_devices(*devices),
+        host.div_ceil(1024),
+        RANK_KIB / 1024
+    )]
+    Memory {
+        hosts: u32,
+        /// The devices of each host.
+        devices: u32,
+        /// The memory of each host without programs, of all hosts with a rank each, and what there
+        /// is, in KiB.
+        host: u64,
+        needed: u64,
+        available: u64,
+        /// The number of hosts that fit.
+        most: u64,
+    },
+    #[error(
+        "{} {} MiB of {}, and {} MiB are free there: each takes {} KiB{}; at most {most} hosts fit: make it larger \
+         (`mount -o remount,size=SIZE {}`; of a container, `--shm-size SIZE`)",
+        hosts_take(*hosts),
+        needed.div_ceil(1024),
+        place.path.display(),
+        place.free / 1024,
+        place.host,
+        and_program(place.program),
+        place.path.display()
+    )]
+    FileSystem {
+        hosts: u32,
+        place: FileSystem,
+        /// The space that the hosts take, in KiB.
+        needed: u64,
+        /// The number of hosts that fit.
+        most: u64,
+    },
+}
+
+fn with_devices(devices: u32) -> String {
+    match devices {
+        1 => String::new(),
+        devices => format!(" with its {devices} devices"),
+    }
+}
+
+fn hosts_take(hosts: u32) -> String {
+    match hosts {
+        1 => "1 host takes".to_owned(),
+        hosts => format!("{hosts} hosts take"),
+    }
+}
+
+fn and_program(program: u64) -> String {
+    match program {
+        0 => String::new(),
+        program => format!(", and {program} KiB for a program that opens a device"),
+    }
+}
+
 /// Refuses invalid numbers of hosts.
 ///
 /// # Errors
 /// The number is not in the range.
-pub fn check_number(hosts: u32) -> Result<(), Failure> {
+pub fn check_number(hosts: u32) -> Result<(), CapacityError> {
     if !(1..=MOST_HOSTS).contains(&hosts) {
-        return Err(Failure(format!(
-            "a cluster of {hosts} hosts is not possible: it can have 1 to {MOST_HOSTS}"
-        )));
+        return Err(CapacityError::Number(hosts));
     }
     Ok(())
 }
@@ -45,7 +111,12 @@ pub fn check_number(hosts: u32) -> Result<(), Failure> {
 ///
 /// # Errors
 /// The resource that is too small, with the figures.
-pub fn check(hosts: u32, devices: u32, queue_pairs: u32, fabric: &Fabric) -> Result<(), Failure> {
+pub fn check(
+    hosts: u32,
+    devices: u32,
+    queue_pairs: u32,
+    fabric: &Fabric,
+) -> Result<(), CapacityError> {
     // Invalid numbers are refused elsewhere.
     let devices = devices.clamp(1, DeviceName::MOST);
     if let Some(available) = available(Path::new("/")) {
@@ -63,7 +134,7 @@ pub fn check_room(
     devices: u32,
     queue_pairs: u32,
     fabric: &Fabric,
-) -> Result<(), Failure> {
+) -> Result<(), CapacityError> {
     let devices = u64::from(devices.clamp(1, DeviceName::MOST));
     let table = Fabric::bytes_of_device(queue_pairs).div_ceil(1024);
     let program = Fabric::bytes_of_program().div_ceil(1024);
@@ -88,40 +159,30 @@ pub fn check_room(
 }
 
 /// A file system with files of hosts; all sizes in KiB.
-struct FileSystem {
-    path: PathBuf,
-    free: u64,
+#[derive(Clone, Debug)]
+pub struct FileSystem {
+    pub path: PathBuf,
+    pub free: u64,
     /// Size of each host's files.
-    host: u64,
+    pub host: u64,
     /// Size of the files of a program that opens a device.
-    program: u64,
+    pub program: u64,
 }
 
 impl FileSystem {
     /// Includes a program on each host.
-    fn compare(&self, hosts: u32) -> Result<(), Failure> {
+    fn compare(&self, hosts: u32) -> Result<(), CapacityError> {
         let each = self.host + self.program;
         let needed = u64::from(hosts) * each + CLUSTER_KIB;
         if needed <= self.free {
             return Ok(());
         }
-        let path = self.path.display();
-        let program = match self.program {
-            0 => String::new(),
-            program => format!(", and {program} KiB for a program that opens a device"),
-        };
-        let hosts = match hosts {
-            1 => "1 host takes".to_owned(),
-            hosts => format!("{hosts} hosts take"),
-        };
-        Err(Failure(format!(
-            "{hosts} {} MiB of {path}, and {} MiB are free there: each takes {} KiB{program}; at most {} hosts \
-             fit: make it larger (`mount -o remount,size=SIZE {path}`; of a container, `--shm-size SIZE`)",
-            needed.div_ceil(1024),
-            self.free / 1024,
-            self.host,
-            self.free.saturating_sub(CLUSTER_KIB) / each
-        )))
+        Err(CapacityError::FileSystem {
+            hosts,
+            place: self.clone(),
+            needed,
+            most: self.free.saturating_sub(CLUSTER_KIB) / each,
+        })
     }
 }
 
@@ -139,26 +200,21 @@ fn file_system(path: &Path) -> Option<(u64, PathBuf, u64)> {
 }
 
 /// Includes a program on each host.
-fn compare(hosts: u32, devices: u32, available: u64) -> Result<(), Failure> {
+fn compare(hosts: u32, devices: u32, available: u64) -> Result<(), CapacityError> {
     let host = HOST_KIB + u64::from(devices - 1) * DEVICE_KIB;
     let each = host + RANK_KIB;
     let needed = u64::from(hosts) * each;
     if needed <= available {
         return Ok(());
     }
-    let with = match devices {
-        1 => String::new(),
-        devices => format!(" with its {devices} devices"),
-    };
-    Err(Failure(format!(
-        "{hosts} hosts take {} MiB, and {} MiB are available: each{with} takes {} MiB, and {} MiB for one rank that \
-         uses libfabric; at most {} hosts fit",
-        needed / 1024,
-        available / 1024,
-        host.div_ceil(1024),
-        RANK_KIB / 1024,
-        available / each
-    )))
+    Err(CapacityError::Memory {
+        hosts,
+        devices,
+        host,
+        needed,
+        available,
+        most: available / each,
+    })
 }
 
 /// The memory that programs can get without swapping, in KiB: the machine's, or less if a control
@@ -263,7 +319,7 @@ mod tests {
         let memory = available(machine().path()).unwrap();
         assert_eq!(memory, 1 << 20);
         assert!(compare(12, 1, memory).is_ok());
-        let Failure(reason) = compare(13, 1, memory).unwrap_err();
+        let reason = compare(13, 1, memory).unwrap_err().to_string();
         for part in [
             "13 hosts take 1066 MiB",
             "1024 MiB are available",
@@ -271,7 +327,7 @@ mod tests {
         ] {
             assert!(reason.contains(part), "{reason}");
         }
-        let Failure(reason) = compare(12, 32, memory).unwrap_err();
+        let reason = compare(12, 32, memory).unwrap_err().to_string();
         for part in [
             "12 hosts take 1216 MiB",
             "each with its 32 devices takes 22 MiB",
@@ -292,7 +348,7 @@ mod tests {
             program: 1156,
         };
         assert!(place.compare(4).is_ok());
-        let Failure(reason) = place.compare(5).unwrap_err();
+        let reason = place.compare(5).unwrap_err().to_string();
         assert_eq!(
             reason,
             "5 hosts take 9 MiB of /dev/shm, and 8 MiB are free there: each takes 456 KiB, and 1156 KiB for a program \
@@ -301,10 +357,10 @@ mod tests {
         );
         place.program = 0;
         assert!(place.compare(17).is_ok());
-        let Failure(reason) = place.compare(18).unwrap_err();
+        let reason = place.compare(18).unwrap_err().to_string();
         assert!(reason.contains("takes 456 KiB; at most 17"), "{reason}");
         place.free = 0;
-        let Failure(reason) = place.compare(1).unwrap_err();
+        let reason = place.compare(1).unwrap_err().to_string();
         assert!(reason.starts_with("1 host takes 1 MiB of"), "{reason}");
     }
 
@@ -379,7 +435,7 @@ mod tests {
     #[test]
     fn numbers_of_hosts_have_a_range() {
         for hosts in [0, MOST_HOSTS + 1] {
-            let Failure(reason) = check_number(hosts).unwrap_err();
+            let reason = check_number(hosts).unwrap_err().to_string();
             assert!(reason.contains("1 to 1024"), "{reason}");
         }
     }

@@ -2,11 +2,11 @@
 
 use std::fmt::Write as _;
 use std::fs;
+use std::io;
 use std::path::{Path, PathBuf};
 
 use crate::files::{ADDRESSES_FILE, NAMES_FILE};
 use crate::layout::Layout;
-use efa_commands::Failure;
 
 /// Maximum number of hosts of a cluster: the number of processes that can send to one process.
 pub(crate) const MOST_HOSTS: u32 = 1024;
@@ -17,6 +17,14 @@ pub(crate) const SYSTEM_HOSTS: &str = "/etc/hosts";
 /// The name of the host with this number, from 0.
 pub fn name(number: u32) -> String {
     format!("node{number}")
+}
+
+/// A list of hosts cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write {}: {source}", path.display())]
+pub struct HostListError {
+    path: PathBuf,
+    source: io::Error,
 }
 
 /// The files that list the hosts of a cluster.
@@ -37,7 +45,7 @@ impl HostLists {
         directory: &Path,
         layout: &Layout,
         slots: Option<u32>,
-    ) -> Result<HostLists, Failure> {
+    ) -> Result<HostLists, HostListError> {
         let lists = HostLists {
             addresses: directory.join(ADDRESSES_FILE),
             names: directory.join(NAMES_FILE),
@@ -70,8 +78,10 @@ impl HostLists {
                 }),
             ),
         ] {
-            fs::write(path, text)
-                .map_err(|error| Failure(format!("cannot write {}: {error}", path.display())))?;
+            fs::write(path, text).map_err(|source| HostListError {
+                path: path.clone(),
+                source,
+            })?;
         }
         Ok(lists)
     }

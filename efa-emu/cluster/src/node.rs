@@ -2,17 +2,17 @@
 //! the parent of all processes of the host. The host exists as long as this process.
 
 use std::ffi::{CStr, OsString};
+use std::io;
 use std::os::unix::ffi::OsStringExt;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use efa_commands::Failure;
 use rustix::fs::{Access, access};
 
 use crate::files::OPEN_MPI_FILE;
-use crate::host::{EmulatedHost, Injection};
+use crate::host::{EmulatedHost, Injection, SysfsError};
 use crate::launchers::{self, Environment};
 use crate::namespaces::{self, UserNamespace, Views};
 use crate::service::{self, Service};
@@ -27,6 +27,23 @@ pub(crate) struct NodeContext<'a> {
     pub(crate) views: &'a Views,
     /// Whether to fail if a host's devices are not in its `/sys` and `/dev`.
     pub(crate) requires_view: bool,
+}
+
+/// The reason why a host's process cannot serve, which it sends to the cluster.
+#[derive(Debug, thiserror::Error)]
+enum NodeError {
+    #[error(transparent)]
+    Sysfs(#[from] SysfsError),
+    #[error("cannot make {host} a machine of its own: {source}")]
+    Namespaces { host: String, source: io::Error },
+    #[error("--sysfs: {}", not_shown(.0))]
+    View(io::Error),
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+fn not_shown(error: &io::Error) -> String {
+    format!("the devices are not in /sys and /dev of the hosts: {error}")
 }
 
 /// The serving process of a host.
@@ -58,7 +75,7 @@ pub(crate) fn serve(
             let mut live = host.live_sysfs(&node.sysfs_root);
             service.run(|request| node.command(request), || live.update());
         }
-        Err(Failure(reason)) => Reply::Refused(reason).send(&mut cluster),
+        Err(error) => Reply::Refused(error.to_string()).send(&mut cluster),
     }
 }
 
@@ -68,7 +85,7 @@ impl<'a> Node<'a> {
         directory: &'a Path,
         common: &'a NodeContext<'a>,
         cluster: &UnixStream,
-    ) -> Result<(Node<'a>, Service), Failure> {
+    ) -> Result<(Node<'a>, Service), NodeError> {
         service::detach()?;
         let sysfs_root = directory.join("sysfs");
         std::fs::create_dir(&sysfs_root)?;
@@ -79,9 +96,9 @@ impl<'a> Node<'a> {
         if let Some(namespace) = common.namespace {
             namespace
                 .enter_as_host(host.name(), common.views)
-                .map_err(|error| {
-                    let name = host.name();
-                    Failure(format!("cannot make {name} a machine of its own: {error}"))
+                .map_err(|source| NodeError::Namespaces {
+                    host: host.name().to_owned(),
+                    source,
                 })?;
             if let Err(error) = namespaces::show_boot_id(host.name(), directory) {
                 shortcoming = Some(format!(
@@ -89,10 +106,9 @@ impl<'a> Node<'a> {
                 ));
             }
             if let Err(error) = host.device_view(&sysfs_root).show() {
-                let lack = format!("the devices are not in /sys and /dev of the hosts: {error}");
                 match common.requires_view {
-                    true => return Err(Failure(format!("--sysfs: {lack}"))),
-                    false => shortcoming = Some(lack),
+                    true => return Err(NodeError::View(error)),
+                    false => shortcoming = Some(not_shown(&error)),
                 }
             }
         }

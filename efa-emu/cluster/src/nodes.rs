@@ -1,13 +1,13 @@
 //! The processes of the hosts.
 
 use std::ffi::OsStr;
-use std::io::BufReader;
+use std::io::{self, BufReader};
 use std::os::unix::net::UnixStream;
 use std::panic::{AssertUnwindSafe, catch_unwind};
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use efa_commands::{Failure, RunDirectory};
+use efa_commands::RunDirectory;
 use efa_shm::ENV_HOST;
 use rustix::net::RecvFlags;
 
@@ -22,6 +22,18 @@ use crate::session::Reply;
 
 /// Interval of checks whether all hosts are alive.
 const LOOK: Duration = Duration::from_millis(250);
+
+/// The reason why the processes of the hosts do not start.
+#[derive(Debug, thiserror::Error)]
+pub enum NodesError {
+    /// The reason of a host's process, as it has sent it.
+    #[error("{0}")]
+    Refused(String),
+    #[error("{host} has ended while it started")]
+    Ended { host: String },
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
 
 /// The processes of the hosts. They end when this is dropped.
 pub struct Nodes {
@@ -44,7 +56,7 @@ impl Nodes {
         members: &Members<'_>,
         directory: &RunDirectory,
         common: &NodeContext<'_>,
-    ) -> Result<Nodes, Failure> {
+    ) -> Result<Nodes, NodesError> {
         let mut nodes = Nodes {
             processes: Vec::new(),
             directory: directory.path().to_owned(),
@@ -64,8 +76,12 @@ impl Nodes {
             match Reply::receive(&mut BufReader::new(&node.connection))? {
                 Some(Reply::Started) => {}
                 Some(Reply::StartedWithout(lack)) => nodes.shortcoming = Some(lack),
-                Some(Reply::Refused(reason)) => return Err(Failure(reason)),
-                _ => return Err(Failure(format!("{} has ended while it started", node.name))),
+                Some(Reply::Refused(reason)) => return Err(NodesError::Refused(reason)),
+                _ => {
+                    return Err(NodesError::Ended {
+                        host: node.name.clone(),
+                    });
+                }
             }
         }
         Ok(nodes)
@@ -83,7 +99,7 @@ impl Nodes {
         name: &str,
         directory: &RunDirectory,
         serve: impl FnOnce(&Path, UnixStream),
-    ) -> Result<(), Failure> {
+    ) -> io::Result<()> {
         let own: PathBuf = directory.subdirectory(name)?;
         let (ours, theirs) = UnixStream::pair()?;
         match process::fork()? {

@@ -3,13 +3,13 @@
 use std::env;
 use std::ffi::{OsStr, OsString};
 use std::fs::File;
-use std::io::BufReader;
+use std::io::{self, BufReader};
 use std::os::fd::{AsFd, BorrowedFd};
 use std::os::unix::ffi::{OsStrExt, OsStringExt};
 use std::path::{Path, PathBuf};
 use std::process::ExitCode;
 
-use efa_commands::{Failure, living_directories};
+use efa_commands::living_directories;
 use efa_shm::ENV_FABRIC;
 
 use crate::complain;
@@ -29,12 +29,70 @@ const WITHOUT_VALUE: &[u8] = b"1246ACKMTXYafgknqstvxy";
 
 /// Executes the arguments like ssh.
 pub fn main(words: Vec<OsString>) -> ExitCode {
-    match Invocation::parse(words).and_then(|invocation| invocation.run()) {
+    let invocation = Invocation::parse(words).map_err(RshError::from);
+    match invocation.and_then(|invocation| invocation.run()) {
         Ok(status) => ExitCode::from(status),
-        Err(Failure(reason)) => {
-            complain(&reason);
+        Err(error) => {
+            complain(&error.to_string());
             ExitCode::from(FAILED)
         }
+    }
+}
+
+/// The reason why arguments are not those of ssh.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+enum UsageError {
+    #[error("rsh needs a host: efa-emu rsh HOST COMMAND")]
+    NoHost,
+    #[error("rsh: option -{0} needs a value, as with ssh")]
+    NoValue(char),
+    #[error("rsh has no option -{}", .0.escape_ascii())]
+    NoOption(u8),
+    #[error("rsh does not follow SetEnv: write `env NAME=VALUE` before the command")]
+    SetEnv,
+}
+
+/// The reason why a command is not run on a host.
+#[derive(Debug, thiserror::Error)]
+enum RshError {
+    #[error(transparent)]
+    Usage(#[from] UsageError),
+    #[error("cannot reach {}: {source}: its processes have ended", host.display())]
+    Unreachable { host: OsString, source: io::Error },
+    /// The reason of the host's process, as it has sent it.
+    #[error("{}: {reason}", host.display())]
+    Refused { host: OsString, reason: String },
+    #[error("the connection to {} was closed: the host has ended", .0.display())]
+    Closed(OsString),
+    #[error(
+        "there is no cluster in {} ({source}): it has ended; unset {ENV_CLUSTER}, or start one with `efa-emu cluster`",
+        directory.display()
+    )]
+    ClusterEnded {
+        directory: PathBuf,
+        source: io::Error,
+    },
+    #[error(
+        "there is no cluster: start one with `efa-emu cluster`; a host of `efa-emu run` is joined with `efa-emu run \
+         --host`"
+    )]
+    NoCluster,
+    #[error(
+        "there are clusters on the fabrics {}: set {ENV_FABRIC} to one of them",
+        fabrics.join(", ")
+    )]
+    SeveralClusters { fabrics: Vec<String> },
+    #[error("{} is not a host of this cluster: {}", host.display(), listed(hosts))]
+    NoSuchHost { host: OsString, hosts: Vec<String> },
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
+
+/// A text about the hosts of a cluster, which has at least one.
+fn listed(hosts: &[String]) -> String {
+    match hosts {
+        [first, .., last] => format!("the hosts are {first} to {last}"),
+        hosts => format!("the only host is {}", hosts.join("")),
     }
 }
 
@@ -54,7 +112,7 @@ struct Invocation {
 }
 
 impl Invocation {
-    fn parse(words: Vec<OsString>) -> Result<Invocation, Failure> {
+    fn parse(words: Vec<OsString>) -> Result<Invocation, UsageError> {
         let mut invocation = Invocation::default();
         let mut words = words.into_iter().peekable();
         let mut host = None;
@@ -70,8 +128,7 @@ impl Invocation {
                 host = words.next();
             }
         }
-        let host =
-            host.ok_or_else(|| Failure("rsh needs a host: efa-emu rsh HOST COMMAND".into()))?;
+        let host = host.ok_or(UsageError::NoHost)?;
         // `[USER@]HOST`, in lower case like ssh.
         let host = host
             .as_bytes()
@@ -89,7 +146,7 @@ impl Invocation {
         &mut self,
         word: &[u8],
         next: impl FnOnce() -> Option<OsString>,
-    ) -> Result<(), Failure> {
+    ) -> Result<(), UsageError> {
         for (at, letter) in word.iter().enumerate().skip(1) {
             match letter {
                 b'n' => self.no_input = true,
@@ -98,10 +155,7 @@ impl Invocation {
                 letter if WITHOUT_VALUE.contains(letter) => {}
                 letter if WITH_VALUE.contains(letter) => {
                     let value = match &word[at + 1..] {
-                        [] => next().ok_or_else(|| {
-                            let letter = char::from(*letter);
-                            Failure(format!("rsh: option -{letter} needs a value, as with ssh"))
-                        })?,
+                        [] => next().ok_or(UsageError::NoValue(char::from(*letter)))?,
                         rest => OsStr::from_bytes(rest).to_owned(),
                     };
                     return match letter {
@@ -109,17 +163,14 @@ impl Invocation {
                         _ => Ok(()),
                     };
                 }
-                letter => {
-                    let letter = letter.escape_ascii();
-                    return Err(Failure(format!("rsh has no option -{letter}")));
-                }
+                letter => return Err(UsageError::NoOption(*letter)),
             }
         }
         Ok(())
     }
 
     /// Parses `KEY=VALUE` or `KEY VALUE` in the format of ssh's configuration files.
-    fn setting(&mut self, text: &[u8]) -> Result<(), Failure> {
+    fn setting(&mut self, text: &[u8]) -> Result<(), UsageError> {
         let text = String::from_utf8_lossy(text);
         let is_gap = |byte: char| byte == '=' || byte.is_ascii_whitespace();
         let (key, values) = text.trim().split_once(is_gap).unwrap_or_default();
@@ -127,9 +178,7 @@ impl Invocation {
             let values = values.trim_start_matches(is_gap).split_ascii_whitespace();
             self.send_env.extend(values.map(OsString::from));
         } else if key.eq_ignore_ascii_case("SetEnv") {
-            return Err(Failure(
-                "rsh does not follow SetEnv: write `env NAME=VALUE` before the command".into(),
-            ));
+            return Err(UsageError::SetEnv);
         }
         Ok(())
     }
@@ -143,13 +192,12 @@ impl Invocation {
     }
 
     /// Runs a command with the user's shell, or a shell, on the host.
-    fn run(&self) -> Result<u8, Failure> {
+    fn run(&self) -> Result<u8, RshError> {
         let name = self.host.display();
         let directory = find_host(&self.host)?;
-        let lost = |error| {
-            Failure(format!(
-                "cannot reach {name}: {error}: its processes have ended"
-            ))
+        let lost = |source| RshError::Unreachable {
+            host: self.host.clone(),
+            source,
         };
         let mut connection = session::connect(&directory).map_err(lost)?;
         let request = Request {
@@ -172,11 +220,16 @@ impl Invocation {
                     if let Forked::Parent(_) = process::fork()? {
                         return Ok(0);
                     }
-                    rustix::process::setsid()?;
+                    rustix::process::setsid().map_err(io::Error::from)?;
                 }
                 Some(Reply::Started | Reply::StartedWithout(_)) => {}
                 Some(Reply::Exited(status)) => return Ok(status),
-                Some(Reply::Refused(reason)) => return Err(Failure(format!("{name}: {reason}"))),
+                Some(Reply::Refused(reason)) => {
+                    return Err(RshError::Refused {
+                        host: self.host.clone(),
+                        reason,
+                    });
+                }
                 Some(Reply::Killed(signal)) => {
                     if !self.quiet {
                         complain(&format!("{name}: signal {signal} ended the command"));
@@ -187,11 +240,7 @@ impl Invocation {
                 // needed.
                 Some(Reply::ClusterEnds) => return Ok(FAILED),
                 None if self.background => return Ok(FAILED),
-                None => {
-                    return Err(Failure(format!(
-                        "the connection to {name} was closed: the host has ended"
-                    )));
-                }
+                None => return Err(RshError::Closed(self.host.clone())),
             }
         }
     }
@@ -213,18 +262,20 @@ fn matches(pattern: &[u8], name: &[u8]) -> bool {
 }
 
 /// The directory of a host, in the cluster of this process, or in the only cluster.
-fn find_host(name: &OsStr) -> Result<PathBuf, Failure> {
+fn find_host(name: &OsStr) -> Result<PathBuf, RshError> {
     let cluster = match env::var_os(ENV_CLUSTER) {
         Some(directory) => PathBuf::from(directory),
         None => only_cluster()?,
     };
-    let names = std::fs::read_to_string(cluster.join(NAMES_FILE)).map_err(|error| {
-        Failure(format!(
-            "there is no cluster in {} ({error}): it has ended; unset {ENV_CLUSTER}, or start one with `efa-emu \
-             cluster`",
-            cluster.display()
-        ))
-    })?;
+    let names = match std::fs::read_to_string(cluster.join(NAMES_FILE)) {
+        Ok(names) => names,
+        Err(source) => {
+            return Err(RshError::ClusterEnded {
+                directory: cluster,
+                source,
+            });
+        }
+    };
     let names: Vec<_> = names.lines().collect();
     let addresses = std::fs::read_to_string(cluster.join(ADDRESSES_FILE)).unwrap_or_default();
     if let Some(known) = names
@@ -234,14 +285,10 @@ fn find_host(name: &OsStr) -> Result<PathBuf, Failure> {
     {
         return Ok(cluster.join(known));
     }
-    let hosts = match names.as_slice() {
-        [first, .., last] => format!("the hosts are {first} to {last}"),
-        names => format!("the only host is {}", names.join("")),
-    };
-    Err(Failure(format!(
-        "{} is not a host of this cluster: {hosts}",
-        name.display()
-    )))
+    Err(RshError::NoSuchHost {
+        host: name.to_owned(),
+        hosts: names.into_iter().map(str::to_owned).collect(),
+    })
 }
 
 /// The host with a unique address in `/etc/hosts`. Hosts of other machines share their machine's
@@ -257,7 +304,7 @@ fn host_at<'a>(addresses: &str, names: &'a [&'a str], address: &OsStr) -> Option
 }
 
 /// The only running cluster of the user. With `EFA_EMU_FABRIC`, the cluster on that fabric.
-fn only_cluster() -> Result<PathBuf, Failure> {
+fn only_cluster() -> Result<PathBuf, RshError> {
     let wanted = env::var(ENV_FABRIC).ok();
     let fabric_of = |directory: &Path| std::fs::read_to_string(directory.join(FABRIC_FILE)).ok();
     let clusters: Vec<(String, PathBuf)> = living_directories()
@@ -267,18 +314,10 @@ fn only_cluster() -> Result<PathBuf, Failure> {
         .collect();
     match clusters.as_slice() {
         [(_, only)] => Ok(only.clone()),
-        [] => Err(Failure(
-            "there is no cluster: start one with `efa-emu cluster`; a host of `efa-emu run` is joined with \
-             `efa-emu run --host`"
-                .into(),
-        )),
-        several => {
-            let fabrics: Vec<_> = several.iter().map(|(fabric, _)| fabric.as_str()).collect();
-            Err(Failure(format!(
-                "there are clusters on the fabrics {}: set {ENV_FABRIC} to one of them",
-                fabrics.join(", ")
-            )))
-        }
+        [] => Err(RshError::NoCluster),
+        several => Err(RshError::SeveralClusters {
+            fabrics: several.iter().map(|(fabric, _)| fabric.clone()).collect(),
+        }),
     }
 }
 
@@ -288,7 +327,7 @@ mod tests {
 
     fn parse(words: &[&str]) -> Result<Invocation, String> {
         let words = words.iter().map(OsString::from).collect();
-        Invocation::parse(words).map_err(|Failure(reason)| reason)
+        Invocation::parse(words).map_err(|error| error.to_string())
     }
 
     /// The command lines with which launchers and tools call ssh.

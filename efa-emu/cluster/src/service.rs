@@ -1,5 +1,7 @@
 //! A process that starts commands for clients, like sshd, and is the parent of all their processes.
 
+use std::ffi::OsString;
+use std::io;
 use std::os::fd::{AsFd, OwnedFd};
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
@@ -7,7 +9,6 @@ use std::path::Path;
 use std::process::{Command, Stdio};
 use std::time::{Duration, Instant};
 
-use efa_commands::Failure;
 use efa_commands::signals::Signals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -20,6 +21,18 @@ const GRACE: Duration = Duration::from_secs(1);
 
 /// Time limit for a client's request.
 const REQUEST_PATIENCE: Duration = Duration::from_secs(1);
+
+/// The reason why a client's command does not start, which is sent to the client.
+#[derive(Debug, thiserror::Error)]
+enum RequestError {
+    #[error("cannot receive a request: {0}")]
+    Receive(io::Error),
+    #[error("cannot start {}: {source}", program.display())]
+    Start {
+        program: OsString,
+        source: io::Error,
+    },
+}
 
 /// The state of a host's process.
 pub(crate) struct Service {
@@ -43,16 +56,15 @@ struct Session {
 /// Makes the calling process a service: in a new session, because signals of the terminal are for
 /// the cluster's command; as the reaper of orphans; and with its open descriptors hidden from
 /// children.
-pub(crate) fn detach() -> Result<(), Failure> {
+pub(crate) fn detach() -> io::Result<()> {
     rustix::process::setsid()?;
     process::adopt_orphans();
-    process::keep_descriptors()?;
-    Ok(())
+    process::keep_descriptors()
 }
 
 impl Service {
     /// Listens in the host's directory.
-    pub(crate) fn begin(directory: &Path, cluster: &UnixStream) -> Result<Service, Failure> {
+    pub(crate) fn begin(directory: &Path, cluster: &UnixStream) -> io::Result<Service> {
         let signals = Signals::take(&[libc::SIGCHLD, libc::SIGTERM]);
         Ok(Service {
             cluster: cluster.try_clone()?,
@@ -169,7 +181,7 @@ impl Service {
         };
         let _ = client.set_read_timeout(Some(REQUEST_PATIENCE));
         let started = Request::receive(&client)
-            .map_err(|error| Failure(format!("cannot receive a request: {error}")))
+            .map_err(RequestError::Receive)
             .and_then(|(request, streams)| self.start(command(&request), streams));
         match started {
             Ok(process) => {
@@ -180,12 +192,16 @@ impl Service {
                     killed_at: None,
                 });
             }
-            Err(Failure(reason)) => Reply::Refused(reason).send(&mut client),
+            Err(error) => Reply::Refused(error.to_string()).send(&mut client),
         }
     }
 
     /// Starts a command with a client's streams, in a new session.
-    fn start(&self, mut command: Command, streams: [OwnedFd; STREAMS]) -> Result<i32, Failure> {
+    fn start(
+        &self,
+        mut command: Command,
+        streams: [OwnedFd; STREAMS],
+    ) -> Result<i32, RequestError> {
         let [input, output, errors] = streams.map(Stdio::from);
         command.stdin(input).stdout(output).stderr(errors);
         self.signals.unblock_in(&mut command);
@@ -194,10 +210,10 @@ impl Service {
         match command.spawn() {
             // It is reaped with all other children.
             Ok(child) => Ok(child.id() as i32),
-            Err(error) => Err(Failure(format!(
-                "cannot start {}: {error}",
-                command.get_program().display()
-            ))),
+            Err(source) => Err(RequestError::Start {
+                program: command.get_program().to_owned(),
+                source,
+            }),
         }
     }
 }

@@ -5,13 +5,14 @@
 //! started it, while that is running.
 
 use std::fs::File;
+use std::io;
 use std::os::unix::fs::FileExt as _;
 use std::os::unix::process::CommandExt as _;
 use std::path::Path;
 use std::process::{Child, Command, Stdio};
 use std::time::Duration;
 
-use efa_commands::Failure;
+use efa_commands::sibling::SiblingError;
 use efa_shm::Fabric;
 use rustix::fs::{MemfdFlags, memfd_create};
 
@@ -31,6 +32,29 @@ const CONNECTED: &str = "connected with ";
 
 /// Maximum number of bytes of the bridge's output that are forwarded per read.
 const CHUNK: usize = 64 << 10;
+
+/// The reason why there is no bridge to other machines.
+#[derive(Debug, thiserror::Error)]
+pub enum UplinkError {
+    #[error(transparent)]
+    Start(#[from] SiblingError),
+    #[error(
+        "the bridge to other machines has ended: {output}: choose another port with {listen_option}"
+    )]
+    PortInUse {
+        /// The last output of the bridge.
+        output: String,
+        /// See [`UplinkParameters`].
+        listen_option: &'static str,
+    },
+    #[error("the bridge to other machines has ended: {output}")]
+    Ended {
+        /// The last output of the bridge.
+        output: String,
+    },
+    #[error(transparent)]
+    System(#[from] io::Error),
+}
 
 /// The parameters of the bridge.
 pub struct UplinkParameters<'a> {
@@ -88,8 +112,9 @@ impl Uplink {
         fabric: &Fabric,
         wanted: &UplinkParameters<'_>,
         quiet: bool,
-    ) -> Result<Uplink, Failure> {
-        let said = File::from(memfd_create("efa-emu-uplink", MemfdFlags::CLOEXEC)?);
+    ) -> Result<Uplink, UplinkError> {
+        let said = memfd_create("efa-emu-uplink", MemfdFlags::CLOEXEC);
+        let said = File::from(said.map_err(io::Error::from)?);
         let program = bridge::BRIDGE.path()?;
         let mut command = Command::new(&program);
         command
@@ -129,20 +154,20 @@ impl Uplink {
     ///
     /// # Errors
     /// It has exited, with its last output.
-    pub fn look(&mut self) -> Result<bool, Failure> {
+    pub fn look(&mut self) -> Result<bool, UplinkError> {
         let ended = self.bridge.try_wait()?;
         self.hear();
         match ended {
             Some(status) if status.success() => Ok(false),
             Some(_) => {
-                let said = self.held.trim_end();
-                let remedy = match said.contains(CANNOT_LISTEN) {
-                    true => format!(": choose another port with {}", self.listen_option),
-                    false => String::new(),
-                };
-                Err(Failure(format!(
-                    "the bridge to other machines has ended: {said}{remedy}"
-                )))
+                let output = self.held.trim_end().to_owned();
+                Err(match output.contains(CANNOT_LISTEN) {
+                    true => UplinkError::PortInUse {
+                        output,
+                        listen_option: self.listen_option,
+                    },
+                    false => UplinkError::Ended { output },
+                })
             }
             None => {
                 self.tell();
