@@ -28,7 +28,7 @@ use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
 use efa_commands::installation;
-use efa_commands::{Failure, output};
+use efa_commands::output;
 use efa_options::pages;
 
 use self::outcome::{Outcome, complain};
@@ -114,7 +114,7 @@ fn main() -> ExitCode {
         Command::Job => job::job(),
         Command::Pages { directory } => match pages::write(Arguments::command(), &directory) {
             Ok(()) => Outcome::Passed,
-            Err(Failure(problem)) => complain(problem, Outcome::Unfit),
+            Err(problem) => complain(problem, Outcome::Unfit),
         },
     };
     match outcome {

@@ -114,7 +114,8 @@ fn main() -> ExitCode {
         Command::Wireshark(arguments) => arguments.execute(),
         Command::Extcap(arguments) => arguments.execute(),
         Command::Pages { directory } => {
-            pages::write(Arguments::command(), &directory).map(|()| ExitCode::SUCCESS)
+            let written = pages::write(Arguments::command(), &directory);
+            written.map(|()| ExitCode::SUCCESS).map_err(Failure::from)
         }
     };
     end(PROGRAM, outcome)

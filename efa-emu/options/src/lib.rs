@@ -13,7 +13,7 @@
 //!
 //! let command = BridgeArguments::augment_args(Command::new("efa-emu-bridge"));
 //! pages::write(command, "/usr/local/share".as_ref())?;
-//! # Ok::<(), efa_commands::Failure>(())
+//! # Ok::<(), efa_options::pages::PagesError>(())
 //! ```
 
 #![allow(missing_docs, reason = "only this workspace uses it")]

@@ -13,8 +13,6 @@ use clap::builder::Resettable;
 use clap_complete::Shell;
 use clap_mangen::Man;
 
-use efa_commands::Failure;
-
 /// The directory in which each shell looks for completions, and the affixes of the file's name.
 const COMPLETIONS: [(Shell, &str, &str, &str); 3] = [
     (Shell::Bash, "bash-completion/completions", "", ""),
@@ -25,6 +23,14 @@ const COMPLETIONS: [(Shell, &str, &str, &str); 3] = [
 /// The line above the meanings of exit statuses.
 const EXIT_STATUS: &str = "Exit status:\n";
 
+/// A manual page or a file of completions cannot be written.
+#[derive(Debug, thiserror::Error)]
+#[error("cannot write below {}: {source}", share.display())]
+pub struct PagesError {
+    share: PathBuf,
+    source: io::Error,
+}
+
 /// Writes a page for the command and one for each of its subcommands that are not hidden, and its
 /// completions.
 ///
@@ -33,11 +39,13 @@ const EXIT_STATUS: &str = "Exit status:\n";
 ///
 /// # Errors
 /// A file cannot be written.
-pub fn write(command: Command, share: &Path) -> Result<(), Failure> {
+pub fn write(command: Command, share: &Path) -> Result<(), PagesError> {
     let time = env::var("SOURCE_DATE_EPOCH").ok();
     let time = time.and_then(|seconds| seconds.parse().ok());
-    try_write(command, share, time)
-        .map_err(|error| Failure(format!("cannot write below {}: {error}", share.display())))
+    try_write(command, share, time).map_err(|source| PagesError {
+        share: share.to_owned(),
+        source,
+    })
 }
 
 fn try_write(mut command: Command, share: &Path, time: Option<u64>) -> io::Result<()> {

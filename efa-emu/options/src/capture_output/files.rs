@@ -10,8 +10,25 @@ use std::time::{Instant, SystemTime, UNIX_EPOCH};
 use efa_capture::{FileWriter, FollowedFrame, Interface, InterfaceId};
 use rustix::fs::{FlockOperation, flock};
 
-use super::options::Ring;
-use efa_commands::Failure;
+use super::options::{Ring, UnlimitedFile};
+
+/// The reason why a capture cannot be written.
+#[derive(Debug, thiserror::Error)]
+pub enum CaptureOutputError {
+    #[error("cannot create the capture {}: {source}", path.display())]
+    Create { path: PathBuf, source: io::Error },
+    #[error("another efa-emu is writing the capture {}: name another file", .0.display())]
+    InUse(PathBuf),
+    #[error("cannot lock the capture {}: {source}", path.display())]
+    Lock { path: PathBuf, source: io::Error },
+    #[error("cannot write the capture {}: {source}", path.display())]
+    Write { path: PathBuf, source: io::Error },
+    #[error(transparent)]
+    Ring(#[from] UnlimitedFile),
+    /// The pipe that a capture is written to.
+    #[error(transparent)]
+    Pipe(#[from] io::Error),
+}
 
 /// Totals of the finished files.
 #[derive(Clone, Copy, Default)]
@@ -41,37 +58,43 @@ pub(super) struct Files {
 
 /// Opens the output, and returns whether it is a file; otherwise it is a pipe. A file that another
 /// process writes as a capture is refused.
-pub(super) fn open(path: &Path) -> Result<(File, bool), Failure> {
-    let failed = |action, error: io::Error| {
-        Failure(format!(
-            "cannot {action} the capture {}: {error}",
-            path.display()
-        ))
+pub(super) fn open(path: &Path) -> Result<(File, bool), CaptureOutputError> {
+    let cannot_create = |source| CaptureOutputError::Create {
+        path: path.to_owned(),
+        source,
     };
     let file = File::options()
         .write(true)
         .create(true)
         .truncate(false)
         .open(path)
-        .map_err(|error| failed("create", error))?;
-    let metadata = file.metadata().map_err(|error| failed("create", error))?;
+        .map_err(cannot_create)?;
+    let metadata = file.metadata().map_err(cannot_create)?;
     if !metadata.is_file() {
         return Ok((file, false));
     }
     match flock(&file, FlockOperation::NonBlockingLockExclusive) {
         Ok(()) => Ok((file, true)),
-        Err(rustix::io::Errno::WOULDBLOCK) => Err(Failure(format!(
-            "another efa-emu is writing the capture {}: name another file",
-            path.display()
-        ))),
-        Err(error) => Err(failed("lock", error.into())),
+        Err(rustix::io::Errno::WOULDBLOCK) => Err(CaptureOutputError::InUse(path.to_owned())),
+        Err(error) => Err(CaptureOutputError::Lock {
+            path: path.to_owned(),
+            source: error.into(),
+        }),
     }
 }
 
 impl Files {
     /// Begins a capture in `file`, whose path is `path`.
-    pub(super) fn single(path: &Path, file: File, snaplen: u32) -> Result<Files, Failure> {
-        let current = FileWriter::new(file, snaplen).map_err(|error| cannot_write(path, &error))?;
+    pub(super) fn single(
+        path: &Path,
+        file: File,
+        snaplen: u32,
+    ) -> Result<Files, CaptureOutputError> {
+        let current =
+            FileWriter::new(file, snaplen).map_err(|source| CaptureOutputError::Write {
+                path: path.to_owned(),
+                source,
+            })?;
         Ok(Files {
             path: path.to_owned(),
             snaplen,
@@ -88,7 +111,11 @@ impl Files {
     }
 
     /// Begins a capture in the first file of a series named after `path`.
-    pub(super) fn series(path: &Path, ring: Ring, snaplen: u32) -> Result<Files, Failure> {
+    pub(super) fn series(
+        path: &Path,
+        ring: Ring,
+        snaplen: u32,
+    ) -> Result<Files, CaptureOutputError> {
         let first = name_in_series(path, 1);
         let (file, _) = open(&first)?;
         let mut files = Files::single(path, file, snaplen)?;
@@ -152,7 +179,7 @@ impl Files {
         }
         let path = name_in_series(&self.path, self.number + 1);
         let next = open(&path)
-            .map_err(|Failure(reason)| io::Error::other(reason))
+            .map_err(io::Error::other)
             .and_then(|(file, _)| FileWriter::new(file, self.snaplen))
             .and_then(|mut next| {
                 for interface in &self.interfaces {
@@ -201,13 +228,6 @@ impl Files {
         let why = self.current.last_error().or(self.error.as_ref());
         (self.ended, why.map(io::Error::to_string))
     }
-}
-
-fn cannot_write(path: &Path, error: &io::Error) -> Failure {
-    Failure(format!(
-        "cannot write the capture {}: {error}",
-        path.display()
-    ))
 }
 
 fn now() -> std::time::Duration {

@@ -12,7 +12,6 @@ use std::net::Ipv6Addr;
 
 use efa_capture::Direction;
 use efa_capture::frame::Frame;
-use efa_commands::Failure;
 use efa_shm::DeviceName;
 use efa_wire::PacketType;
 use efa_wire::address::{Gid, Qpn};
@@ -87,6 +86,14 @@ pub enum FilterError {
     },
 }
 
+/// A text of a command line is not a filter.
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
+#[error("capture filter {text:?}: {reason}")]
+pub struct CaptureFilterError {
+    pub text: String,
+    pub reason: FilterError,
+}
+
 impl Filter {
     /// Parses a filter. An empty text yields the filter that accepts all frames.
     ///
@@ -140,8 +147,11 @@ impl Filter {
 }
 
 /// Parses a capture filter of a command line.
-pub fn parse_filter(text: &str) -> Result<Filter, Failure> {
-    Filter::parse(text).map_err(|reason| Failure(format!("capture filter {text:?}: {reason}")))
+pub fn parse_filter(text: &str) -> Result<Filter, CaptureFilterError> {
+    Filter::parse(text).map_err(|reason| CaptureFilterError {
+        text: text.to_owned(),
+        reason,
+    })
 }
 
 struct Words<'a> {

@@ -9,8 +9,9 @@ mod filter;
 mod options;
 mod store;
 
-pub use filter::{Filter, FilterError, FilteredFrame, parse_filter};
-pub use options::{CaptureOptions, Ring};
+pub use files::CaptureOutputError;
+pub use filter::{CaptureFilterError, Filter, FilterError, FilteredFrame, parse_filter};
+pub use options::{CaptureOptions, Ring, UnlimitedFile};
 pub use store::{RecordingTotals, SendCounts, Store};
 
 /// The interval at which recorded frames are collected.

@@ -6,8 +6,6 @@ use std::time::Duration;
 use clap::Args;
 use efa_capture::WHOLE_FRAMES;
 
-use efa_commands::Failure;
-
 /// Enough for all headers of the outer layers and of the emulated wire.
 const SHORTEST: u32 = 128;
 
@@ -89,6 +87,13 @@ impl FromStr for RingOption {
     }
 }
 
+/// Options that limit the number of files, and not the size of a file.
+#[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
+#[error(
+    "-b files:N needs to know when a file is full: add -b filesize:N, -b duration:N or -b packets:N"
+)]
+pub struct UnlimitedFile;
+
 /// The conditions under which a capture continues in another file.
 #[derive(Clone, Copy, PartialEq, Debug, Default)]
 pub struct Ring {
@@ -114,7 +119,7 @@ impl CaptureOptions {
     }
 
     /// The condition for continuing in another file; `None` for never.
-    pub fn ring(&self) -> Result<Option<Ring>, Failure> {
+    pub fn ring(&self) -> Result<Option<Ring>, UnlimitedFile> {
         let mut ring = Ring::default();
         for switch in &self.switch {
             match *switch {
@@ -134,11 +139,7 @@ impl CaptureOptions {
         match (is_limited, ring.files) {
             (true, _) => Ok(Some(ring)),
             (false, None) => Ok(None),
-            (false, Some(_)) => Err(Failure(
-                "-b files:N needs to know when a file is full: add -b filesize:N, -b duration:N or \
-                 -b packets:N"
-                    .to_owned(),
-            )),
+            (false, Some(_)) => Err(UnlimitedFile),
         }
     }
 }

@@ -16,10 +16,9 @@ use efa_capture::{FollowedFrame, Interface, InterfaceId, Writer};
 use efa_shm::DeviceName;
 use efa_wire::{Packet, PacketType};
 
-use super::files::{self, Files};
+use super::files::{self, CaptureOutputError, Files};
 use super::filter::{Filter, FilteredFrame};
 use super::options::CaptureOptions;
-use efa_commands::Failure;
 
 /// The time that a frame is held for older frames.
 const HELD: Duration = Duration::from_millis(500);
@@ -149,7 +148,7 @@ pub struct Store {
 
 impl Store {
     /// Writes to the file or pipe at `path`, or to a series of files.
-    pub fn create(path: &Path, options: &CaptureOptions) -> Result<Store, Failure> {
+    pub fn create(path: &Path, options: &CaptureOptions) -> Result<Store, CaptureOutputError> {
         let snaplen = options.snaplen();
         if let Some(ring) = options.ring()? {
             return Ok(Store::new(Target::Files(Files::series(
@@ -160,12 +159,12 @@ impl Store {
             (file, true) => Ok(Store::new(Target::Files(Files::single(
                 path, file, snaplen,
             )?))),
-            (pipe, false) => Store::pipe(pipe, snaplen),
+            (pipe, false) => Ok(Store::pipe(pipe, snaplen)?),
         }
     }
 
     /// Writes to an open pipe.
-    pub fn pipe(pipe: File, snaplen: u32) -> Result<Store, Failure> {
+    pub fn pipe(pipe: File, snaplen: u32) -> io::Result<Store> {
         let sink = BufWriter::with_capacity(BUFFERED, pipe);
         Ok(Store::new(Target::Pipe(Writer::with_snaplen(
             sink, snaplen,

@@ -9,8 +9,8 @@ use std::path::PathBuf;
 use std::process::ExitCode;
 
 use clap::{CommandFactory, Parser, Subcommand};
-use efa_commands::end;
 use efa_commands::installation;
+use efa_commands::{Failure, end};
 use efa_options::pages;
 
 const EXIT_STATUS: &str = "\
@@ -63,7 +63,8 @@ pub(crate) fn main() -> ExitCode {
         Command::On { pid } => switch::switch(pid, true),
         Command::Off { pid } => switch::switch(pid, false),
         Command::Pages { directory } => {
-            pages::write(Arguments::command(), &directory).map(|()| ExitCode::SUCCESS)
+            let written = pages::write(Arguments::command(), &directory);
+            written.map(|()| ExitCode::SUCCESS).map_err(Failure::from)
         }
     };
     end(PROGRAM, outcome)
