@@ -6,8 +6,9 @@ use efa_core::nic::{Access, DeviceCaps, Status};
 use efa_device_model::profile::Profile;
 use efa_device_model::qpn_policy::QpnPolicy;
 
+use super::error::SurveyError;
 use super::lab::{Lab, Pair, RETRIES};
-use super::side::{QpnReuse, Rdma, ReportedCompletion, ReportedKind, SurveyError};
+use super::side::{QpnReuse, Rdma, ReportedCompletion, ReportedKind};
 use super::{Answer, Experiment};
 
 /// Bytes of the memory that peers read and write.
@@ -323,9 +324,7 @@ pub static EXPERIMENTS: [Experiment; 43] = [
                 let mut gid = nic.gid;
                 gid[8..].copy_from_slice(&[0x02, 0, 0, 0xff, 0xfe, 0, 0, last]);
                 let created = nic.handle(gid);
-                created.map_err(|error| {
-                    SurveyError::new(format_args!("a handle of a GID that nobody has: {error}"))
-                })
+                created.map_err(|error| SurveyError::UnknownGid(Box::new(error)))
             };
             let numbers = [create(1)?, create(2)?, create(3)?];
             nic.forget(numbers[1])?;
@@ -527,7 +526,9 @@ fn received(lab: &Lab, is_known: bool) -> Result<(Pair, Source), SurveyError> {
     pair.a.send(pair.to, 8, None, 0)?;
     match pair.wait(1, 1)?.1[0].kind {
         ReportedKind::Receive { ahn, gid, .. } => Ok((pair, (ahn, gid))),
-        ref other => Err(SurveyError::new(format_args!("no receive: {other:?}"))),
+        ref other => Err(SurveyError::NoReceive {
+            completion: format!("{other:?}"),
+        }),
     }
 }
 

@@ -9,9 +9,10 @@ use efa_core::nic::{Access, DeviceCaps, Status};
 use efa_hw::HwDevice;
 use efa_play::player::{HostDevice, RemoteAccess};
 
+use super::error::SurveyError;
 use super::side::{
     Connection, Limits, LocalSide, Memory, QpnReuse, Rdma, Reply, ReportedCompletion,
-    RequestDestination, SideRequest, SurveyError, status_of,
+    RequestDestination, SideRequest, status_of,
 };
 
 /// The RNR retries that stock libfabric sets.
@@ -55,7 +56,9 @@ pub(super) struct Pair {
 }
 
 fn unexpected(reply: &Reply) -> SurveyError {
-    SurveyError::new(format_args!("unexpected answer {reply:?}"))
+    SurveyError::Answer {
+        answer: format!("{reply:?}"),
+    }
 }
 
 impl Side {
@@ -65,7 +68,7 @@ impl Side {
 
     fn ask(&self, ask: &SideRequest) -> Result<Reply, SurveyError> {
         match &mut *self.0.borrow_mut() {
-            Link::Here(served) => served.answer(ask),
+            Link::Here(served) => Ok(served.answer(ask)?),
             Link::There(connection) => connection.answer(ask),
         }
     }
@@ -124,16 +127,16 @@ impl Lab {
     pub fn between(places: [&HostDevice; 2], reach: &RemoteAccess) -> Result<Lab, SurveyError> {
         let mut sides = Vec::new();
         for place in places {
-            reach.inspect(place).map_err(SurveyError::new)?;
+            reach.inspect(place).map_err(Box::new)?;
             sides.push(Side::new(Link::There(Connection::start(place, reach)?)));
         }
         let [a, b] = [sides[0].clone(), sides[1].clone()];
         let ((name, report), (other, limits)) = (a.report()?, b.report()?);
         if report.vendor_part_id != limits.vendor_part_id {
-            return Err(SurveyError::new(format_args!(
-                "{} has a device with part id {:#06x}, {} one with {:#06x}: a profile is of one generation",
-                places[0], report.vendor_part_id, places[1], limits.vendor_part_id
-            )));
+            return Err(SurveyError::Generations {
+                places: Box::new(places.map(HostDevice::clone)),
+                part_ids: [report.vendor_part_id, limits.vendor_part_id],
+            });
         }
         Ok(Lab {
             name: format!(

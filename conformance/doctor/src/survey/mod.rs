@@ -4,6 +4,7 @@
 //! executes it over verbs, and [`profile`] makes a profile of the answers, with which the emulator
 //! behaves the same.
 
+mod error;
 mod experiments;
 mod lab;
 mod side;
@@ -15,9 +16,10 @@ use efa_core::nic::Status;
 use efa_device_model::profile::Profile;
 use efa_device_model::qpn_policy::QpnPolicy;
 
+pub use error::{SideError, SurveyError};
 pub use experiments::EXPERIMENTS;
 pub use lab::Lab;
-pub use side::{SurveyError, serve};
+pub use side::serve;
 
 /// The result of an experiment, or the model's assumption.
 #[derive(Clone, PartialEq, Eq, Debug)]

@@ -16,24 +16,14 @@ use efa_play::answers::{self, Conversation, NoAnswer};
 use efa_play::player::{HostDevice, RemoteAccess};
 use serde::{Deserialize, Serialize};
 
+use super::error::{SideError, SurveyError};
+
 /// The longest wait for a completion. A device that retries gives up after seconds.
 const PATIENCE: Duration = Duration::from_secs(60);
 /// Maximum time for a side on another host to answer.
 const ANSWER: Duration = Duration::from_secs(90);
 /// The number of times that queue pairs are created and destroyed.
 const ROUNDS: usize = 4;
-
-/// The reason why an experiment or a request failed. A side on another host sends it as text.
-#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error, Serialize, Deserialize)]
-#[serde(transparent)]
-#[error("{0}")]
-pub struct SurveyError(String);
-
-impl SurveyError {
-    pub(super) fn new(text: impl std::fmt::Display) -> Self {
-        SurveyError(text.to_string())
-    }
-}
 
 /// The destination of a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -245,8 +235,7 @@ pub(super) enum Reply {
 
 /// A status of the device.
 pub(super) fn status_of(code: u8) -> Result<Status, SurveyError> {
-    Status::from_code(code)
-        .ok_or_else(|| SurveyError::new(format_args!("status {code} is unknown")))
+    Status::from_code(code).ok_or(SurveyError::Status(code))
 }
 
 /// A queue pair, and the memory that was registered for it.
@@ -274,10 +263,10 @@ impl LocalSide {
     ///
     /// # Errors
     /// The reason why it cannot be executed.
-    pub(super) fn answer(&mut self, ask: &SideRequest) -> Result<Reply, SurveyError> {
+    pub(super) fn answer(&mut self, ask: &SideRequest) -> Result<Reply, SideError> {
         match *ask {
             SideRequest::Report => {
-                let report = self.device.report().map_err(SurveyError::new)?;
+                let report = self.device.report()?;
                 Ok(Reply::Report {
                     name: self.device.name().to_owned(),
                     limits: report.into(),
@@ -307,9 +296,7 @@ impl LocalSide {
             | SideRequest::Write { nic, .. }
             | SideRequest::Wait { nic, .. } => {
                 let opened = self.opened.get_mut(nic).and_then(Option::as_mut);
-                opened
-                    .ok_or_else(|| SurveyError::new("there is no such queue pair"))?
-                    .answer(ask)
+                opened.ok_or(SideError::NoQueuePair)?.answer(ask)
             }
         }
     }
@@ -323,14 +310,13 @@ impl LocalSide {
         }
     }
 
-    fn open(&mut self, rnr_retry: u8, unsolicited: bool) -> Result<Reply, SurveyError> {
+    fn open(&mut self, rnr_retry: u8, unsolicited: bool) -> Result<Reply, SideError> {
         let config = Self::small(NicConfig {
             rnr_retry,
             unsolicited_write_recv: unsolicited,
             ..NicConfig::default()
         });
-        let nic = self.device.open_nic(config);
-        let nic = nic.map_err(SurveyError::new)?;
+        let nic = self.device.open_nic(config)?;
         let address = nic.address();
         let memories = Vec::new();
         self.opened.push(Some(Opened { nic, memories }));
@@ -344,13 +330,12 @@ impl LocalSide {
 
     /// Creates four queue pairs, destroys three of them, and compares the next number with the
     /// policies; several times.
-    fn reuse(&self) -> Result<QpnReuse, SurveyError> {
+    fn reuse(&self) -> Result<QpnReuse, SideError> {
         let mut found = QpnReuse {
             rounds: ROUNDS,
             ..QpnReuse::default()
         };
-        let nic = self.device.open_nic(Self::small(NicConfig::default()));
-        let mut nic = nic.map_err(SurveyError::new)?;
+        let mut nic = self.device.open_nic(Self::small(NicConfig::default()))?;
         let queue = nic.queue_pair().completion_queue();
         let config = QueuePairConfig {
             send_queue_depth: 16,
@@ -363,10 +348,7 @@ impl LocalSide {
         for _ in 0..ROUNDS {
             let mut made = Vec::new();
             for _ in 0..4 {
-                made.push(
-                    nic.create_queue_pair(queue, &config)
-                        .map_err(SurveyError::new)?,
-                );
+                made.push(nic.create_queue_pair(queue, &config)?);
             }
             let numbers: Vec<Qpn> = made.iter().map(|pair| pair.address().qpn).collect();
             let kept = made.pop();
@@ -379,9 +361,7 @@ impl LocalSide {
             for pair in order.into_iter().flatten() {
                 pair.close(&mut nic);
             }
-            let next = nic
-                .create_queue_pair(queue, &config)
-                .map_err(SurveyError::new)?;
+            let next = nic.create_queue_pair(queue, &config)?;
             let number = next.address().qpn;
             found.lowest +=
                 usize::from(Some(&number) == numbers[..3].iter().min_by_key(|qpn| qpn.0));
@@ -396,21 +376,15 @@ impl LocalSide {
 }
 
 impl Opened {
-    fn answer(&mut self, ask: &SideRequest) -> Result<Reply, SurveyError> {
+    fn answer(&mut self, ask: &SideRequest) -> Result<Reply, SideError> {
         match *ask {
             SideRequest::Handle { gid, .. } => {
-                let ahn = self
-                    .nic
-                    .create_address_handle(Gid(gid))
-                    .map_err(SurveyError::new)?;
+                let ahn = self.nic.create_address_handle(Gid(gid))?;
                 return Ok(Reply::Handle(ahn.0));
             }
-            SideRequest::Forget { ahn, .. } => self
-                .nic
-                .destroy_address_handle(Ahn(ahn))
-                .map_err(SurveyError::new)?,
+            SideRequest::Forget { ahn, .. } => self.nic.destroy_address_handle(Ahn(ahn))?,
             SideRequest::Memory { length, access, .. } => {
-                let slice = self.nic.allocate(length).map_err(SurveyError::new)?;
+                let slice = self.nic.allocate(length)?;
                 self.memories.push((slice, None));
                 return self.register(self.memories.len() - 1, access);
             }
@@ -418,15 +392,12 @@ impl Opened {
             SideRequest::Deregister { memory, .. } => {
                 let (_, region) = self.memory(memory.id)?;
                 if let Some(region) = region.take() {
-                    self.nic.deregister(region).map_err(SurveyError::new)?;
+                    self.nic.deregister(region)?;
                 }
             }
             SideRequest::Receive { .. } => {
-                let buffer = self
-                    .nic
-                    .acquire_buffer()
-                    .ok_or_else(|| SurveyError::new(NO_BUFFER))?;
-                self.nic.post_recv(buffer).map_err(SurveyError::new)?;
+                let buffer = self.nic.acquire_buffer().ok_or(SideError::NoBuffer)?;
+                self.nic.post_recv(buffer)?;
             }
             SideRequest::Send {
                 to,
@@ -450,13 +421,11 @@ impl Opened {
             }
             SideRequest::Read { request, .. } => {
                 let request = self.rdma(&request);
-                let posted = self.nic.post_read(&request, Doorbell::Ring);
-                posted.map_err(SurveyError::new)?;
+                self.nic.post_read(&request, Doorbell::Ring)?;
             }
             SideRequest::Write { request, .. } => {
                 let request = self.rdma(&request);
-                let posted = self.nic.post_write(&request, Doorbell::Ring);
-                posted.map_err(SurveyError::new)?;
+                self.nic.post_write(&request, Doorbell::Ring)?;
             }
             SideRequest::Wait { count, .. } => return self.wait(count).map(Reply::Done),
             SideRequest::Report
@@ -467,15 +436,14 @@ impl Opened {
         Ok(Reply::Nothing)
     }
 
-    fn memory(&mut self, id: usize) -> Result<&mut (UserSlice, Option<Region>), SurveyError> {
-        let memory = self.memories.get_mut(id);
-        memory.ok_or_else(|| SurveyError::new("there is no such memory"))
+    fn memory(&mut self, id: usize) -> Result<&mut (UserSlice, Option<Region>), SideError> {
+        self.memories.get_mut(id).ok_or(SideError::NoMemory)
     }
 
-    fn register(&mut self, id: usize, access: u32) -> Result<Reply, SurveyError> {
+    fn register(&mut self, id: usize, access: u32) -> Result<Reply, SideError> {
         let (slice, _) = *self.memory(id)?;
         let access = Access::from_bits_truncate(access);
-        let region = self.nic.register(slice, access).map_err(SurveyError::new)?;
+        let region = self.nic.register(slice, access)?;
         *self.memory(id)? = (slice, Some(region));
         Ok(Reply::Memory(Memory {
             id,
@@ -493,15 +461,10 @@ impl Opened {
         payload: Option<Memory>,
         immediate: Option<u32>,
         context: u64,
-    ) -> Result<(), SurveyError> {
-        let buffer = self
-            .nic
-            .acquire_buffer()
-            .ok_or_else(|| SurveyError::new(NO_BUFFER))?;
+    ) -> Result<(), SideError> {
+        let buffer = self.nic.acquire_buffer().ok_or(SideError::NoBuffer)?;
         let bytes = self.nic.buffer_mut(buffer);
-        let bytes = bytes
-            .get_mut(..length)
-            .ok_or_else(|| SurveyError::new("no packet is as long"))?;
+        let bytes = bytes.get_mut(..length).ok_or(SideError::TooLong)?;
         bytes.fill(0);
         let request = SendRequest {
             destination: to.into(),
@@ -517,8 +480,7 @@ impl Opened {
             immediate,
             context,
         };
-        let posted = self.nic.post_send(&request, Doorbell::Ring);
-        posted.map_err(SurveyError::new)
+        Ok(self.nic.post_send(&request, Doorbell::Ring)?)
     }
 
     fn rdma(&self, request: &Rdma) -> RdmaRequest {
@@ -537,16 +499,17 @@ impl Opened {
     }
 
     /// Waits until there are this many completions, and returns all of them.
-    fn wait(&mut self, count: usize) -> Result<Vec<ReportedCompletion>, SurveyError> {
+    fn wait(&mut self, count: usize) -> Result<Vec<ReportedCompletion>, SideError> {
         let started = Instant::now();
         let mut completions = Vec::new();
         while completions.len() < count {
             self.nic.poll(&mut completions, 64);
             if started.elapsed() > PATIENCE {
-                return Err(SurveyError::new(format_args!(
-                    "after {PATIENCE:?} there are {} of {count} completions",
-                    completions.len()
-                )));
+                return Err(SideError::Completions {
+                    limit: PATIENCE,
+                    found: completions.len(),
+                    expected: count,
+                });
             }
         }
         Ok(completions.iter().map(|done| self.done(done)).collect())
@@ -595,8 +558,6 @@ impl Opened {
     }
 }
 
-const NO_BUFFER: &str = "there is no packet buffer left";
-
 /// Serves the requests of `input` until it ends.
 ///
 /// # Errors
@@ -624,9 +585,9 @@ impl Connection {
         let device = place.device.iter();
         words.extend(device.flat_map(|name| ["--device".into(), name.clone()]));
         let side = Conversation::start(&mut reach.shell.command(&place.host, &words));
-        let side = side.map_err(|error| {
-            let shell = &reach.shell;
-            SurveyError::new(format_args!("cannot start `{shell}`: {error}; see --rsh"))
+        let side = side.map_err(|source| SurveyError::Start {
+            shell: reach.shell.to_string(),
+            source,
         })?;
         let place = place.clone();
         Ok(Connection { place, side })
@@ -637,14 +598,34 @@ impl Connection {
     /// # Errors
     /// The request failed, or the connection has ended.
     pub(super) fn answer(&mut self, ask: &SideRequest) -> Result<Reply, SurveyError> {
-        let place = &self.place;
-        let answer = self.side.ask(ask, ANSWER).map_err(|error| match error {
-            NoAnswer::Ended(how) => SurveyError(format!(
-                "the connection to {place} ended, or its program did{how}"
-            )),
-            error => SurveyError(format!("no answer from {place}: {error}")),
-        })?;
-        let answer: Result<Reply, SurveyError> = answer;
-        answer.map_err(|problem| SurveyError(format!("at {place}: {problem}")))
+        let place = || self.place.clone();
+        let answer: Result<Result<Reply, String>, NoAnswer> = self.side.ask(ask, ANSWER);
+        match answer {
+            Ok(Ok(reply)) => Ok(reply),
+            Ok(Err(reason)) => Err(SurveyError::Remote {
+                place: place(),
+                reason,
+            }),
+            Err(NoAnswer::Ended(how)) => Err(SurveyError::Ended {
+                place: place(),
+                how,
+            }),
+            Err(source) => Err(SurveyError::NoAnswer {
+                place: place(),
+                source,
+            }),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_reason_of_a_side_reaches_another_host_as_text() {
+        let sent = serde_json::to_string(&Err::<Reply, _>(SideError::NoMemory)).unwrap();
+        let received: Result<Reply, String> = serde_json::from_str(&sent).unwrap();
+        assert_eq!(received, Err("there is no such memory".to_owned()));
     }
 }
