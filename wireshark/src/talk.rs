@@ -144,16 +144,11 @@ impl Talk {
     /// The header of the next frame, for a test to change.
     pub fn header(&self, from: End, kind: FrameKind, payload: usize) -> Repr {
         Repr {
-            kind,
             source_qpn: from.address().qpn,
             destination_qpn: from.other().address().qpn,
             qkey: from.other().address().qkey,
             sequence: self.sequence[from as usize],
-            immediate: None,
-            retransmission: false,
-            path: 0,
-            payload_length: payload as u32,
-            payload_captured: true,
+            ..Repr::new(kind, payload)
         }
     }
 

@@ -407,16 +407,9 @@ mod tests {
             source,
             destination,
             header: Repr {
-                kind: frame::FrameKind::Send,
                 source_qpn: Qpn(from),
                 destination_qpn: Qpn(to),
-                qkey: Qkey(0),
-                sequence: 0,
-                immediate: None,
-                retransmission: false,
-                path: 0,
-                payload_length: payload.len() as u32,
-                payload_captured: true,
+                ..Repr::new(frame::FrameKind::Send, payload.len())
             },
             payload: payload.to_vec(),
             cut_off: 0,

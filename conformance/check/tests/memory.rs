@@ -112,16 +112,11 @@ impl<W: io::Write> Traffic<W> {
             source: source.gid,
             destination: destination.gid,
             header: Repr {
-                kind: FrameKind::Send,
                 source_qpn: source.qpn,
                 destination_qpn: destination.qpn,
                 qkey: destination.qkey,
                 sequence: *sequence,
-                immediate: None,
-                retransmission: false,
-                path: 0,
-                payload_length: length as u32,
-                payload_captured: true,
+                ..Repr::new(FrameKind::Send, length)
             },
             payload: &bytes[..length],
         };

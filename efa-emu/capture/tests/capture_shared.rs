@@ -12,7 +12,7 @@ use efa_capture::{
     SharedFile, WHOLE_FRAMES, Writer, create_shared,
 };
 use efa_testing::patience::Wait;
-use efa_wire::address::{Gid, Qkey, Qpn};
+use efa_wire::address::{Gid, Qpn};
 
 const PAYLOAD: usize = 8100;
 
@@ -40,16 +40,10 @@ fn interface() -> Interface {
 fn record(file: &mut SharedFile, writer: u16, sequence: u32) {
     let payload = [sequence as u8; PAYLOAD];
     let header = Repr {
-        kind: FrameKind::Send,
         source_qpn: Qpn(writer),
         destination_qpn: Qpn(0),
-        qkey: Qkey(0),
         sequence,
-        immediate: None,
-        retransmission: false,
-        path: 0,
-        payload_length: PAYLOAD as u32,
-        payload_captured: true,
+        ..Repr::new(FrameKind::Send, PAYLOAD)
     };
     let frame = Frame {
         source: Gid([1; 16]),

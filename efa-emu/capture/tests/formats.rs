@@ -20,16 +20,11 @@ fn frame() -> Vec<u8> {
         source: gid(1),
         destination: gid(2),
         header: Repr {
-            kind: FrameKind::Send,
             source_qpn: Qpn(1),
             destination_qpn: Qpn(2),
             qkey: Qkey(3),
             sequence: 4,
-            immediate: None,
-            retransmission: false,
-            path: 0,
-            payload_length: 5,
-            payload_captured: true,
+            ..Repr::new(FrameKind::Send, 5)
         },
         payload: b"hello",
     };

@@ -33,24 +33,15 @@ const GIDS: [Gid; 2] = [
 
 impl<W: Write> Load<W> {
     fn send(&mut self, from: usize, header: impl Into<Header>, data: &[u8]) {
-        let header = header.into();
-        let mut packet = vec![0; header.header_len() + data.len()];
-        header
-            .emit(&mut packet)
-            .expect("the buffer has the packet's length");
-        packet[header.header_len()..].copy_from_slice(data);
+        let packet = header.into().to_packet(data);
         let to = 1 - from;
         let transport = Repr {
-            kind: FrameKind::Send,
             source_qpn: Qpn(from as u16 + 1),
             destination_qpn: Qpn(to as u16 + 1),
             qkey: Qkey(to as u32 + 100),
             sequence: self.sequence[from],
-            immediate: None,
-            retransmission: false,
             path: self.sequence[from] as u16 % 8,
-            payload_length: packet.len() as u32,
-            payload_captured: true,
+            ..Repr::new(FrameKind::Send, packet.len())
         };
         self.sequence[from] += 1;
         let frame = Frame {

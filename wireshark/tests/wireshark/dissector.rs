@@ -36,16 +36,12 @@ const TO: Gid = gid(2);
 
 fn header(kind: frame::FrameKind, payload: usize) -> Repr {
     Repr {
-        kind,
         source_qpn: Qpn(3),
         destination_qpn: Qpn(4),
         qkey: Qkey(0x1122_3344),
         sequence: 5,
-        immediate: None,
-        retransmission: false,
         path: 6,
-        payload_length: payload as u32,
-        payload_captured: true,
+        ..Repr::new(kind, payload)
     }
 }
 

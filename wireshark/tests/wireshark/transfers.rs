@@ -711,17 +711,12 @@ fn both_ends_of_merged_captures_are_separate() {
     for id in 0..3_u32 {
         let packet = eager(End::A, id).to_packet(b"");
         let header = Repr {
-            kind: FrameKind::Send,
             source_qpn: a.qpn,
             destination_qpn: b.qpn,
             qkey: b.qkey,
             // Not the first messages of their queue pair: the capture begins later.
             sequence: 1000 + id,
-            immediate: None,
-            retransmission: false,
-            path: 0,
-            payload_length: packet.len() as u32,
-            payload_captured: true,
+            ..Repr::new(FrameKind::Send, packet.len())
         };
         let frame = Frame {
             source: a.gid,

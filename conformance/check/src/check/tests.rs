@@ -64,10 +64,7 @@ impl Builder {
     }
 
     fn send(&mut self, from: u8, to: u8, repr: &impl Repr, payload: &[u8]) {
-        let mut bytes = vec![0; 9000];
-        let length = repr.emit_packet(payload, &mut bytes).unwrap();
-        bytes.truncate(length);
-        self.send_bytes(from, to, bytes);
+        self.send_bytes(from, to, repr.to_packet(payload));
     }
 
     /// An RDMA read of `length` bytes at the start of a region of `to`, with its answer.
@@ -129,16 +126,11 @@ impl Builder {
                 source: address(from).gid,
                 destination: address(to).gid,
                 header: frame::Repr {
-                    kind: FrameKind::Send,
                     source_qpn: address(from).qpn,
                     destination_qpn: address(to).qpn,
                     qkey: address(to).qkey,
                     sequence: self.sequences[usize::from(from)],
-                    immediate: None,
-                    retransmission: false,
-                    path: 0,
-                    payload_length: payload.len() as u32,
-                    payload_captured: true,
+                    ..frame::Repr::new(FrameKind::Send, payload.len())
                 },
                 headerless: false,
                 payload: payload.clone(),

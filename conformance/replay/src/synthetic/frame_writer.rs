@@ -248,16 +248,11 @@ impl<'s> FrameWriter<'s> {
         let sequence = self.requests.entry(packet.from).or_default();
         *sequence += 1;
         Repr {
-            kind,
             source_qpn: invented::address(packet.from).qpn,
             destination_qpn: invented::address(packet.to).qpn,
             qkey: invented::address(packet.to).qkey,
             sequence: *sequence,
-            immediate: None,
-            retransmission: false,
-            path: 0,
-            payload_length: length as u32,
-            payload_captured: true,
+            ..Repr::new(kind, length)
         }
     }
 

@@ -91,6 +91,23 @@ pub struct Repr {
 }
 
 impl Repr {
+    /// The header of a frame with this many bytes of data, which is the first attempt of request 0
+    /// and has no immediate data. The queue pairs and the Q-key are zero.
+    pub fn new(kind: FrameKind, payload_length: usize) -> Repr {
+        Repr {
+            kind,
+            source_qpn: Qpn(0),
+            destination_qpn: Qpn(0),
+            qkey: Qkey(0),
+            sequence: 0,
+            immediate: None,
+            retransmission: false,
+            path: 0,
+            payload_length: payload_length as u32,
+            payload_captured: true,
+        }
+    }
+
     /// Reads the header at the start of `bytes`, and returns it with the bytes after it.
     /// [`super::Frame::parse`] checks the length of those.
     ///
@@ -247,16 +264,12 @@ impl Repr {
             Operation::Connected => FrameKind::Datagram,
         };
         Repr {
-            kind,
             source_qpn: request.source_qpn,
             destination_qpn: request.destination_qpn,
             qkey: request.qkey,
             sequence: request.sequence,
             immediate: request.immediate,
-            retransmission: false,
-            path: 0,
-            payload_length: length,
-            payload_captured: true,
+            ..Repr::new(kind, length as usize)
         }
     }
 
@@ -281,16 +294,11 @@ impl Repr {
 
     fn answer(request: &RequestHeader, kind: FrameKind) -> Repr {
         Repr {
-            kind,
             source_qpn: request.destination_qpn,
             destination_qpn: request.source_qpn,
             qkey: request.qkey,
             sequence: request.sequence,
-            immediate: None,
-            retransmission: false,
-            path: 0,
-            payload_length: 0,
-            payload_captured: true,
+            ..Repr::new(kind, 0)
         }
     }
 }

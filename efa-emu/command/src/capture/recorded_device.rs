@@ -154,7 +154,7 @@ mod tests {
     use efa_device_model::profile::Profile;
     use efa_options::capture_output::CaptureOptions;
     use efa_shm::Fabric;
-    use efa_wire::address::{Gid, Qkey, Qpn};
+    use efa_wire::address::{Gid, Qpn};
 
     use super::*;
 
@@ -220,16 +220,9 @@ mod tests {
                 source: Gid([1; 16]),
                 destination: Gid([2; 16]),
                 header: Repr {
-                    kind: FrameKind::Send,
                     source_qpn: Qpn(1),
                     destination_qpn: Qpn(2),
-                    qkey: Qkey(0),
-                    sequence: 0,
-                    immediate: None,
-                    retransmission: false,
-                    path: 0,
-                    payload_length: PAYLOAD as u32,
-                    payload_captured: true,
+                    ..Repr::new(FrameKind::Send, PAYLOAD)
                 },
                 payload: &payload,
             };

@@ -261,7 +261,6 @@ fn unfit(test: &'static str, what: &'static str, word: &str) -> FilterError {
 mod tests {
     use super::*;
     use efa_capture::frame::{FrameKind, Repr};
-    use efa_wire::address::Qkey;
 
     const SOURCE: Gid = Gid([1; 16]);
     const DESTINATION: Gid = Gid([2; 16]);
@@ -273,16 +272,9 @@ mod tests {
             source: SOURCE,
             destination: DESTINATION,
             header: Repr {
-                kind: FrameKind::Send,
                 source_qpn: Qpn(3),
                 destination_qpn: Qpn(4),
-                qkey: Qkey(0),
-                sequence: 0,
-                immediate: None,
-                retransmission: false,
-                path: 0,
-                payload_length: 1,
-                payload_captured: true,
+                ..Repr::new(FrameKind::Send, 1)
             },
             payload: &[PacketType::Cts.code()],
         };
