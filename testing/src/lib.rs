@@ -4,6 +4,8 @@
 pub mod addresses;
 #[cfg(feature = "device")]
 pub mod device;
+#[cfg(feature = "engine")]
+pub mod engine;
 pub mod fields;
 pub mod heap;
 pub mod hostile_peer;

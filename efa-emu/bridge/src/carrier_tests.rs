@@ -6,14 +6,11 @@ use std::sync::Arc;
 use std::thread::JoinHandle;
 use std::time::Duration;
 
-use efa_device_model::device::queue::{RequestIdSize, WqeSize};
-use efa_device_model::device::{QpChange, QpConfig, Service};
-use efa_device_model::profile::Profile;
-use efa_device_model::provider::{SendData, SendOpcode, SendRequest, UdAddress};
+use efa_device_model::provider::{SendData, UdAddress};
 use efa_shm::remote::RemoteDevice;
-use efa_shm::{Engine, Fabric, HostConfig};
-use efa_testing::device::ClientQueues;
-use efa_wire::address::{Gid, Qkey};
+use efa_shm::{Fabric, HostConfig};
+use efa_testing::engine::{Address, Client};
+use efa_wire::address::Gid;
 
 use crate::frames::{self, Device, Frame, Frames, Notice};
 use crate::key::Key;
@@ -203,68 +200,31 @@ fn list(number: u64, devices: &[RemoteDevice]) -> Notice {
 
 /// A process of this machine that sends to one device.
 struct Sender {
-    engine: Engine,
-    queues: ClientQueues,
+    client: Client,
     to: UdAddress,
 }
 
 impl Sender {
-    fn new(root: &Path, to: Gid) -> Sender {
-        let profile = Profile::by_name("efa2").unwrap();
-        let config = HostConfig::new(FABRIC, "alpha");
-        let engine = Engine::open_in(&fabric(root), &config, profile.clone()).unwrap();
-        let (pd, cq, ahn) = engine
-            .with_device(|device| {
-                let pd = device.alloc_pd().unwrap();
-                let (cq, _) = device.create_cq(16, RequestIdSize::Bits16).unwrap();
-                (pd, cq, device.create_ah(pd, to).unwrap())
-            })
-            .unwrap();
-        let config = QpConfig {
-            service: Service::Srd,
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
-            send_entries: 16,
-            wqe_size: WqeSize::Bytes64,
-            recv_descriptors: 16,
-            unsolicited_write_recv: false,
-            request_ids: RequestIdSize::Bits16,
-        };
-        let (qpn, rings) = engine.create_qp(config).unwrap();
-        let mut queues = ClientQueues::new(qpn, rings, profile, WqeSize::Bytes64, 0);
-        for change in QpChange::bring_up(Qkey(1), None) {
-            engine.modify_qp(qpn, &change).unwrap();
-            if let Some(state) = change.state {
-                queues.set_state(state);
-            }
-        }
-        let to = UdAddress {
-            ahn: ahn.0,
-            qpn,
-            qkey: Qkey(1),
-        };
-        Sender { engine, queues, to }
+    fn new(root: &Path, gid: Gid) -> Sender {
+        let client = Client::open(root, &HostConfig::new(FABRIC, "alpha"));
+        let to = client.connect(Address {
+            gid,
+            ..client.address()
+        });
+        Sender { client, to }
     }
 
     fn device(&self) -> RemoteDevice {
         RemoteDevice {
-            gid: self.engine.gid(),
+            gid: self.client.engine.gid(),
             ..device("alpha", 0)
         }
     }
 
     fn send(&mut self) {
-        let request = SendRequest {
-            wr_id: 1,
-            opcode: SendOpcode::Send,
-            flags: 1 << 3,
-            to: self.to,
-            data: SendData::Inline(&[b"hello"]),
-        };
-        self.queues.send.post(&request).unwrap();
-        self.engine.process_send_doorbell(self.queues.qpn).unwrap();
-        self.engine.progress();
+        let data = SendData::Inline(&[b"hello"]);
+        assert!(self.client.post_send(1, self.to, data));
+        self.client.engine.progress();
     }
 }
 

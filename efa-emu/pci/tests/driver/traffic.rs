@@ -278,7 +278,7 @@ fn a_guest_and_a_process_are_peers() {
         process.post_recv(round, 0, 4096);
         guest.post_send(round, to_process, 40, &bytes);
         assert_eq!(process.completion().byte_len(), 4000);
-        assert_eq!(process.memory[..4000], bytes);
+        assert_eq!(process.memory.bytes[..4000], bytes);
         assert_eq!(guest.success().wr_id, round);
         guest.post_recv(round, 8000, 4096);
         process.post_send(round, to_guest, 1, 3000);
@@ -295,7 +295,7 @@ fn a_guest_and_a_process_are_peers() {
     let remote = (guest.memory.iova + 999, guest.memory.rkey);
     process.post_rdma(1, to_guest, RdmaOperation::Read, 20_000, remote);
     assert_eq!(process.completion().status(), Some(Status::Ok));
-    assert_eq!(process.memory[..20_000], bytes);
+    assert_eq!(process.memory.bytes[..20_000], bytes);
     let local = guest.memory.buffer(0, 500);
     let driver = &mut guest.driver;
     guest.endpoint.post_rdma(
@@ -419,7 +419,7 @@ fn interrupted(interruption: Interruption) {
     let to_peer = peer.address(guest.driver.address(peer.gid()));
     for round in 0..20u64 {
         guest.post_recv(round, 0, 4096);
-        peer.post_send(round, to_guest, 0, 1000 + round as u32);
+        peer.post_send(round, to_guest, 0, 1000 + round as usize);
         assert_eq!(guest.success().byte_len(), 1000 + round as u32);
         assert_eq!(peer.completion().status(), Some(Status::Ok));
     }
@@ -427,7 +427,7 @@ fn interrupted(interruption: Interruption) {
     let remote = (guest.memory.iova, guest.memory.rkey);
     peer.post_rdma(21, to_guest, RdmaOperation::Read, 11, remote);
     assert_eq!(peer.completion().status(), Some(Status::Ok));
-    assert_eq!(peer.memory[..11], *b"hello again");
+    assert_eq!(peer.memory.bytes[..11], *b"hello again");
     let buffer = guest.memory.buffer(0, 11);
     let data = SendData::Buffers(&[buffer]);
     guest

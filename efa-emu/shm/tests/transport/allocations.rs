@@ -1,7 +1,7 @@
 //! A message between two opened devices allocates nothing in the steady state: counted.
 
-use crate::client::{Client, config};
 use efa_device_model::provider::{SendData, WcOpcode};
+use efa_testing::engine::{Client, config};
 use efa_testing::heap;
 
 #[test]

@@ -17,8 +17,8 @@ use efa_device_model::provider::{SendData, UdAddress};
 use efa_shm::{HostConfig, NetworkOptions, RdmaPath};
 use efa_sim::{self, Fabric, FabricConfig, NicConfig, ScriptedPeer};
 use efa_testing::addresses::gid;
+use efa_testing::engine::{Address, Client, Memory, config, fabric};
 
-use crate::client::{Address, Client, Memory, config, fabric};
 use crate::processes::{Parent, Process};
 
 const HEAL: &str = "[[fault]]\nthen = { heal = [\"alpha\", \"beta\"] }";

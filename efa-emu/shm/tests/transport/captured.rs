@@ -9,9 +9,8 @@ use efa_core::nic::Status;
 use efa_device_model::fault::{Action, Fault, Match};
 use efa_device_model::provider::SendData;
 use efa_shm::{CaptureScope, Host, RdmaPath};
+use efa_testing::engine::{Client, config, fabric};
 use efa_testing::patience::Wait;
-
-use crate::client::{Client, config, fabric};
 
 /// A summary of a frame: its type, sequence number, whether it is a retransmission, and payload.
 type FrameSummary = (String, u32, bool, Option<Vec<u8>>);

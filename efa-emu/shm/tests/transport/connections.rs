@@ -9,9 +9,9 @@ use efa_device_model::device::connected::{
 use efa_device_model::device::{QpState, Service};
 use efa_device_model::profile::Profile;
 use efa_shm::HostConfig;
+use efa_testing::engine::{Client, config};
 use efa_testing::patience::Wait;
 
-use crate::client::{Client, config};
 use crate::network::with_network;
 
 const MESSAGES: u64 = 20;

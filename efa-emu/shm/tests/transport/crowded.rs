@@ -2,10 +2,10 @@
 
 use std::mem::MaybeUninit;
 
-use crate::client::{Address, Client, config};
 use crate::exchange::connect;
 use crate::processes::{Parent, Process};
 use efa_device_model::provider::{SendData, UdAddress, WcOpcode};
+use efa_testing::engine::{Address, Client, config};
 
 /// Sleeps after which it is clear that polls sleep in most rounds.
 const ENOUGH: u64 = 50;

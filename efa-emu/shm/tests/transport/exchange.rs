@@ -2,9 +2,9 @@
 
 use efa_device_model::device::queue::Buffer;
 use efa_device_model::provider::{SendData, UdAddress, WcOpcode};
+use efa_testing::engine::{Address, Client, config};
 use efa_testing::pattern;
 
-use crate::client::{Address, Client, config};
 use crate::processes::{Parent, Process};
 
 /// The most packets in flight.

@@ -8,8 +8,8 @@ use efa_core::nic::Status;
 use efa_device_model::device::{Error, QpChange, QpState};
 use efa_device_model::provider::UdAddress;
 use efa_shm::EngineError;
+use efa_testing::engine::{Address, Client, Memory, config};
 
-use crate::client::{Address, Client, Memory, config};
 use crate::processes::{Parent, Process};
 
 /// The bytes that a target copies with one call.

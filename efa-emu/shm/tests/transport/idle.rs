@@ -5,8 +5,8 @@ use std::time::Duration;
 
 use efa_device_model::device::DeviceEvent;
 use efa_device_model::provider::{SendData, WcOpcode};
+use efa_testing::engine::{Address, Client, config};
 
-use crate::client::{Address, Client, config};
 use crate::exchange::connect;
 use crate::processes::{Parent, Process};
 use crate::speed::cpu_time;

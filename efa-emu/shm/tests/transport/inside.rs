@@ -5,10 +5,8 @@ use efa_core::nic::Status;
 use efa_device_model::device::Service;
 use efa_device_model::provider::{SendData, WcOpcode};
 use efa_shm::RdmaPath;
-
+use efa_testing::engine::{Client, config, fabric};
 use efa_testing::pattern;
-
-use crate::client::{Client, config, fabric};
 
 #[test]
 fn messages_go_between_hosts_and_within_one() {

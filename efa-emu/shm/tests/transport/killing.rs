@@ -6,10 +6,10 @@ use std::time::Duration;
 use efa_core::nic::Status;
 use efa_device_model::provider::{SendData, WcOpcode};
 use efa_shm::{FabricError, RdmaPath};
+use efa_testing::engine::{Address, Client, config, fabric};
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use crate::client::{Address, Client, config, fabric};
 use crate::exchange::connect;
 use crate::processes::{Parent, Process};
 

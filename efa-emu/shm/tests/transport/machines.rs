@@ -13,10 +13,10 @@ use efa_device_model::fault::Fault;
 use efa_device_model::provider::{SendData, UdAddress, WcOpcode};
 use efa_shm::remote::{ReceivePolicy, RemoteDevice, RemoteMachine};
 use efa_shm::{DeviceName, Fabric, FabricError, HostConfig};
+use efa_testing::engine::{Client, Memory, config, fabric};
 use efa_testing::patience::{PATIENCE, Wait};
 use efa_testing::pattern;
 
-use crate::client::{Client, Memory, config, fabric};
 use crate::inside::see_refusals;
 use crate::network::{send_numbered, with_network};
 use crate::processes::Process;

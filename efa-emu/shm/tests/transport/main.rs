@@ -4,7 +4,6 @@
 mod allocations;
 mod both_links;
 mod captured;
-mod client;
 mod connections;
 mod crowded;
 mod exchange;

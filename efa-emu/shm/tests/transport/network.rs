@@ -2,9 +2,8 @@
 
 use efa_device_model::provider::{Completion, SendData, WcOpcode};
 use efa_shm::{HostConfig, RdmaPath};
+use efa_testing::engine::{Client, config};
 use efa_testing::patience::Wait;
-
-use crate::client::{Client, config};
 
 const COUNT: u64 = 300;
 

@@ -2,8 +2,7 @@
 
 use efa_device_model::profile::Profile;
 use efa_shm::{Engine, Fabric};
-
-use crate::client::{FABRIC, config};
+use efa_testing::engine::{FABRIC, config};
 
 /// The size and alignment of the memory that glibc's allocator maps for a new thread (an arena).
 const ARENA: usize = 64 << 20;

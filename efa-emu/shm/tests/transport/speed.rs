@@ -5,8 +5,8 @@ use std::time::{Duration, Instant};
 
 use efa_device_model::provider::{SendData, UdAddress, WcOpcode};
 use efa_shm::RdmaPath;
+use efa_testing::engine::{Address, Client, Memory, config};
 
-use crate::client::{Address, Client, Memory, config};
 use crate::processes::{Parent, Process};
 
 const SLOT: usize = 8928;

@@ -9,9 +9,9 @@ use std::path::{Path, PathBuf};
 use efa_core::nic::Status;
 use efa_device_model::provider::SendData;
 use efa_shm::ArmedFault;
+use efa_testing::engine::{Client, config, fabric};
 use efa_testing::patience::Wait;
 
-use crate::client::{Client, config, fabric};
 use crate::processes::{Parent, errors_of};
 
 /// A problem that a child causes twice, and the text of its line.

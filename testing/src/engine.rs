@@ -1,4 +1,5 @@
-//! A small verbs client on an engine: one queue pair, one completion queue.
+//! A small verbs client on an engine of the shared memory fabric: one queue pair, one completion
+//! queue.
 
 use std::path::Path;
 
@@ -13,26 +14,32 @@ use efa_device_model::provider::{
     Completion, CompletionQueue, SendData, SendOpcode, SendRequest, UdAddress,
 };
 use efa_shm::{Engine, Fabric, HostConfig};
-use efa_testing::device::{ClientQueues, RdmaOperation};
+
+use crate::device::{ClientQueues, RdmaOperation};
 
 /// Name of the fabric of all tests; each test has its own directory for it. In this fabric, a seed
 /// means the same to given GIDs as in the simulation.
-pub(crate) const FABRIC: &str = efa_shm::DEFAULT_FABRIC;
+pub const FABRIC: &str = efa_shm::DEFAULT_FABRIC;
 
 /// The address of a client.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Address {
-    pub(crate) gid: Gid,
-    pub(crate) qpn: Qpn,
-    pub(crate) qkey: Qkey,
+pub struct Address {
+    /// The GID of its device.
+    pub gid: Gid,
+    /// The number of its queue pair.
+    pub qpn: Qpn,
+    /// The Q-key of its queue pair.
+    pub qkey: Qkey,
 }
 
 impl Address {
-    pub(crate) fn to_text(self) -> String {
+    /// The address as a line for another process.
+    pub fn to_text(self) -> String {
         format!("{} {} {}", self.gid, self.qpn, self.qkey.0)
     }
 
-    pub(crate) fn from_text(text: &str) -> Address {
+    /// Reads a line of [`Address::to_text`].
+    pub fn from_text(text: &str) -> Address {
         let mut fields = text.split_whitespace();
         let mut next = || fields.next().expect("an address has three fields");
         Address {
@@ -44,29 +51,36 @@ impl Address {
 }
 
 /// An opened device with one queue pair that is ready to send.
-pub(crate) struct Client {
-    pub(crate) engine: Engine,
-    pub(crate) pd: PdId,
-    pub(crate) cq: CqId,
+pub struct Client {
+    /// Its device.
+    pub engine: Engine,
+    /// The protection domain of all objects.
+    pub pd: PdId,
+    /// The completion queue of both queues.
+    pub cq: CqId,
     completions: CompletionQueue,
     queues: ClientQueues,
     qkey: Qkey,
     /// Whether a completion may come twice.
-    pub(crate) may_repeat: bool,
+    pub may_repeat: bool,
 }
 
 /// Registered memory.
-pub(crate) struct Memory {
-    pub(crate) bytes: Box<[u8]>,
-    pub(crate) keys: RegionKeys,
+pub struct Memory {
+    /// The bytes, which the device accesses at their own address.
+    pub bytes: Box<[u8]>,
+    /// The keys of the memory.
+    pub keys: RegionKeys,
 }
 
 impl Memory {
-    pub(crate) fn address(&self) -> u64 {
+    /// The address of the first byte.
+    pub fn address(&self) -> u64 {
         self.bytes.as_ptr() as u64
     }
 
-    pub(crate) fn buffer(&self, offset: usize, length: usize) -> Buffer {
+    /// A part of the memory.
+    pub fn buffer(&self, offset: usize, length: usize) -> Buffer {
         assert!(offset + length <= self.bytes.len());
         Buffer {
             address: self.address() + offset as u64,
@@ -76,20 +90,24 @@ impl Memory {
     }
 }
 
-pub(crate) fn fabric(root: &Path) -> Fabric {
+/// The fabric of tests below `root`.
+pub fn fabric(root: &Path) -> Fabric {
     Fabric::open_below(root, FABRIC).unwrap()
 }
 
-pub(crate) fn config(host: &str) -> HostConfig {
+/// The configuration of a host with one device.
+pub fn config(host: &str) -> HostConfig {
     HostConfig::new(FABRIC, host)
 }
 
 impl Client {
-    pub(crate) fn open(root: &Path, config: &HostConfig) -> Client {
+    /// Opens the device of a host in a fabric below `root`.
+    pub fn open(root: &Path, config: &HostConfig) -> Client {
         Client::open_with(root, config, Qkey(std::process::id()), Service::Srd, |_| {})
     }
 
-    pub(crate) fn open_with(
+    /// Opens it with this Q-key, a queue pair of this service, and changes of the profile.
+    pub fn open_with(
         root: &Path,
         config: &HostConfig,
         qkey: Qkey,
@@ -98,7 +116,8 @@ impl Client {
     ) -> Client {
         let mut profile = Profile::by_name("efa2").unwrap().clone();
         change(&mut profile);
-        let engine = Engine::open_in(&fabric(root), config, profile.clone()).unwrap();
+        let fabric = Fabric::open_below(root, &config.fabric).unwrap();
+        let engine = Engine::open_in(&fabric, config, profile.clone()).unwrap();
         let (pd, cq, ring) = engine
             .with_device(|device| {
                 let pd = device.alloc_pd().unwrap();
@@ -140,14 +159,16 @@ impl Client {
         }
     }
 
-    pub(crate) fn modify(&mut self, change: &QpChange) {
+    /// Changes the queue pair's attributes and state.
+    pub fn modify(&mut self, change: &QpChange) {
         self.engine.modify_qp(self.queues.qpn, change).unwrap();
         if let Some(state) = change.state {
             self.queues.set_state(state);
         }
     }
 
-    pub(crate) fn address(&self) -> Address {
+    /// The address for peers.
+    pub fn address(&self) -> Address {
         Address {
             gid: self.engine.gid(),
             qpn: self.queues.qpn,
@@ -156,7 +177,7 @@ impl Client {
     }
 
     /// The raw address handle of a peer, with the other fields that a work request needs.
-    pub(crate) fn connect(&self, to: Address) -> UdAddress {
+    pub fn connect(&self, to: Address) -> UdAddress {
         let ahn = self
             .engine
             .with_device(|device| device.create_ah(self.pd, to.gid))
@@ -169,7 +190,8 @@ impl Client {
         }
     }
 
-    pub(crate) fn register(&self, bytes: Vec<u8>) -> Memory {
+    /// Registers memory for every access.
+    pub fn register(&self, bytes: Vec<u8>) -> Memory {
         let bytes = bytes.into_boxed_slice();
         let region = MemoryRegion {
             address: bytes.as_ptr() as u64,
@@ -185,16 +207,18 @@ impl Client {
         Memory { bytes, keys }
     }
 
-    pub(crate) fn deregister(&self, lkey: Lkey) {
+    /// Ends a registration.
+    pub fn deregister(&self, lkey: Lkey) {
         self.engine.deregister_memory(lkey).unwrap();
     }
 
-    pub(crate) fn post_recv(&mut self, wr_id: u64, buffer: Buffer) {
+    /// Posts a receive.
+    pub fn post_recv(&mut self, wr_id: u64, buffer: Buffer) {
         self.queues.recv.post(wr_id, &[buffer]).unwrap();
     }
 
     /// Posts a send; returns false if the queue is full.
-    pub(crate) fn post_send(&mut self, wr_id: u64, to: UdAddress, data: SendData<'_>) -> bool {
+    pub fn post_send(&mut self, wr_id: u64, to: UdAddress, data: SendData<'_>) -> bool {
         let posted = self.post_send_quietly(wr_id, to, data);
         if posted {
             self.engine.process_send_doorbell(self.queues.qpn).unwrap();
@@ -203,12 +227,7 @@ impl Client {
     }
 
     /// Posts a send and writes the doorbell, but does not call the engine.
-    pub(crate) fn post_send_quietly(
-        &mut self,
-        wr_id: u64,
-        to: UdAddress,
-        data: SendData<'_>,
-    ) -> bool {
+    pub fn post_send_quietly(&mut self, wr_id: u64, to: UdAddress, data: SendData<'_>) -> bool {
         let request = SendRequest {
             wr_id,
             opcode: SendOpcode::Send,
@@ -227,30 +246,26 @@ impl Client {
     }
 
     /// Wakes the engine for sends of `post_send_quietly`, as a client that makes no calls does.
-    pub(crate) fn ring_directly(&self) {
+    pub fn ring_directly(&self) {
         let ring = self.queues.send.ring();
         let direct = ring.direct_doorbell().expect("the queue pair is watched");
         direct.doorbell().write(ring.doorbell().read());
     }
 
     /// Asks for an event at the next completion.
-    pub(crate) fn arm(&mut self) {
+    pub fn arm(&mut self) {
         self.completions.event_received();
         self.completions.request_notification();
         self.engine.arm_cq(self.cq).unwrap();
     }
 
-    pub(crate) fn post_read(
-        &mut self,
-        wr_id: u64,
-        to: UdAddress,
-        local: Buffer,
-        remote: (u64, u32),
-    ) {
+    /// Posts an RDMA read; `remote` is an address and its key.
+    pub fn post_read(&mut self, wr_id: u64, to: UdAddress, local: Buffer, remote: (u64, u32)) {
         self.post_rdma(wr_id, to, RdmaOperation::Read, local, remote);
     }
 
-    pub(crate) fn post_write(
+    /// Posts an RDMA write; `remote` is an address and its key.
+    pub fn post_write(
         &mut self,
         wr_id: u64,
         to: UdAddress,
@@ -261,7 +276,8 @@ impl Client {
         self.post_rdma(wr_id, to, RdmaOperation::Write(immediate), local, remote);
     }
 
-    fn post_rdma(
+    /// Posts an RDMA request; `remote` is an address and its key.
+    pub fn post_rdma(
         &mut self,
         wr_id: u64,
         to: UdAddress,
@@ -275,7 +291,7 @@ impl Client {
 
     /// The next completion, if there is one. If there is none, runs the engine, and if there is
     /// still none, yields to other threads.
-    pub(crate) fn poll(&mut self) -> Option<Completion> {
+    pub fn poll(&mut self) -> Option<Completion> {
         self.glance().or_else(|| {
             self.engine.progress();
             let found = self.glance();
@@ -287,19 +303,19 @@ impl Client {
     }
 
     /// The next completion that is there without a call of the engine.
-    pub(crate) fn glance(&mut self) -> Option<Completion> {
+    pub fn glance(&mut self) -> Option<Completion> {
         let found = self.completions.next(&mut self.queues);
         assert!(self.may_repeat || self.stale() == 0, "a stale completion");
         found
     }
 
     /// Completions that belonged to no request.
-    pub(crate) fn stale(&self) -> u64 {
+    pub fn stale(&self) -> u64 {
         self.completions.stale()
     }
 
     /// Waits for the next completion.
-    pub(crate) fn wait(&mut self) -> Completion {
+    pub fn wait(&mut self) -> Completion {
         loop {
             if let Some(completion) = self.poll() {
                 return completion;
@@ -309,14 +325,14 @@ impl Client {
     }
 
     /// Waits for the next completion, and asserts that it is a success.
-    pub(crate) fn wait_ok(&mut self) -> Completion {
+    pub fn wait_ok(&mut self) -> Completion {
         let completion = self.wait();
         assert_eq!(completion.status(), Some(Status::Ok), "{completion:?}");
         completion
     }
 
     /// Destroys the queue pair.
-    pub(crate) fn destroy_qp(&mut self) {
+    pub fn destroy_qp(&mut self) {
         self.engine.destroy_qp(self.queues.qpn).unwrap();
     }
 }
