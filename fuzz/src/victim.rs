@@ -2,19 +2,18 @@
 
 use std::cell::RefCell;
 
-use efa_core::address::{Gid, Qkey, Qpn};
+use efa_core::address::{Gid, Qpn};
 use efa_core::nic::Access;
-use efa_device_model::device::queue::{Buffer, RequestIdSize, WqeSize};
-use efa_device_model::device::{Device, MemoryRegion, QpChange, QpConfig, QpState, Service};
+use efa_device_model::device::queue::{Buffer, RequestIdSize};
+use efa_device_model::device::{Device, MemoryRegion, QpChange, QpState};
 use efa_device_model::link::{Operation, RemoteRange, RequestHeader};
 use efa_device_model::profile::Profile;
-use efa_device_model::provider::{CompletionQueue, SendData, SendOpcode, SendRequest, UdAddress};
+use efa_device_model::provider::{CompletionQueue, SendData, SendOpcode, UdAddress};
 use efa_shm::fuzzing::{FuzzFabric, FuzzSession, RecordFields};
-use efa_testing::device::{ClientQueues, RdmaOperation};
+use efa_testing::device::{ClientQueues, QKEY, RdmaOperation, Setup};
 
 use crate::choices::Choices;
 
-const QKEY: Qkey = Qkey(0x1122_3344);
 const QPN: Qpn = Qpn(7);
 
 /// The bytes of the arena: before the registered region, in it, after it.
@@ -81,30 +80,20 @@ impl<'a> Victim<'a> {
         let (cq, ring) = device
             .create_cq(256, RequestIdSize::Bits16)
             .expect("a queue");
-        let config = QpConfig {
-            service: Service::Srd,
-            pd,
-            send_cq: cq,
-            recv_cq: cq,
+        let setup = Setup {
+            profile,
             send_entries: 64,
-            wqe_size: WqeSize::Bytes64,
-            recv_descriptors: 64,
-            unsolicited_write_recv: false,
-            request_ids: RequestIdSize::Bits16,
+            ..Setup::default()
         };
-        let rings = device.create_qp(QPN, config).expect("a queue pair");
-        let mut queues = ClientQueues::new(QPN, rings, &profile, WqeSize::Bytes64, 0);
-        for change in QpChange::bring_up(QKEY, None) {
-            device.modify_qp(QPN, &change).expect("a change");
-            queues.set_state(change.state.expect("a state"));
-        }
+        let rings = device.create_qp(QPN, setup.config(pd, cq));
+        let rings = rings.expect("a queue pair");
         let ahn = device.create_ah(pd, gid).expect("a handle");
         let mut victim = Victim {
             session: fabric.meet(device).expect("a session"),
             arena,
             lkey: keys.lkey.0,
             rkey: keys.rkey.0,
-            queues,
+            queues: ClientQueues::new(QPN, rings, &setup.profile, setup.wqe_size, 0),
             completions: CompletionQueue::new(ring),
             to: UdAddress {
                 ahn: ahn.0,
@@ -114,10 +103,30 @@ impl<'a> Victim<'a> {
             posted: 0,
             completed: Vec::new(),
         };
+        victim.ready();
         for _ in 0..RECEIVES {
             victim.post_receive();
         }
         victim
+    }
+
+    fn modify(&mut self, change: &QpChange) {
+        let device = self.session.device();
+        device.modify_qp(QPN, change).expect("a change");
+        self.queues.set_state(change.state.expect("a state"));
+    }
+
+    fn set_state(&mut self, state: QpState) {
+        self.modify(&QpChange {
+            state: Some(state),
+            ..QpChange::default()
+        });
+    }
+
+    fn ready(&mut self) {
+        for change in QpChange::bring_up(QKEY, None) {
+            self.modify(&change);
+        }
     }
 
     pub(crate) fn start(&self) -> u64 {
@@ -233,14 +242,9 @@ impl<'a> Victim<'a> {
             0 => {
                 let length = length.min(4096);
                 let data = [Buffer { length, ..buffer }];
-                let request = SendRequest {
-                    wr_id,
-                    opcode: SendOpcode::Send,
-                    flags: 0,
-                    to,
-                    data: SendData::Buffers(&data),
-                };
-                if self.queues.send.post(&request).is_err() {
+                let data = SendData::Buffers(&data);
+                let posted = self.queues.post(wr_id, to, SendOpcode::Send, data);
+                if posted.is_err() {
                     self.completed[wr_id as usize] = true;
                 }
             }
@@ -256,23 +260,9 @@ impl<'a> Victim<'a> {
 
     /// Forgets everything, and begins again.
     pub(crate) fn reset(&mut self) {
-        let reset = QpChange {
-            state: Some(QpState::Reset),
-            ..QpChange::default()
-        };
-        self.session
-            .device()
-            .modify_qp(QPN, &reset)
-            .expect("any state may be reset");
-        self.queues.set_state(QpState::Reset);
+        self.set_state(QpState::Reset);
         self.completed.iter_mut().for_each(|done| *done = true);
-        for change in QpChange::bring_up(QKEY, None) {
-            self.session
-                .device()
-                .modify_qp(QPN, &change)
-                .expect("a change");
-            self.queues.set_state(change.state.expect("a state"));
-        }
+        self.ready();
     }
 
     /// Takes completions, at most one of each request.
@@ -287,13 +277,7 @@ impl<'a> Victim<'a> {
     /// Fails the queue pair: every request completes, and memory that is not registered is as it
     /// was.
     pub(crate) fn end(mut self) {
-        let fail = QpChange {
-            state: Some(QpState::Error),
-            ..QpChange::default()
-        };
-        let device = self.session.device();
-        device.modify_qp(QPN, &fail).expect("any state may fail");
-        self.queues.set_state(QpState::Error);
+        self.set_state(QpState::Error);
         self.session.pass();
         self.collect();
         let open: Vec<_> = (0..self.completed.len())

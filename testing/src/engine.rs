@@ -5,17 +5,13 @@ use std::path::Path;
 
 use efa_core::address::{Gid, Qkey, Qpn};
 use efa_core::nic::{Access, Status};
-use efa_device_model::device::queue::{Buffer, WqeSize};
-use efa_device_model::device::{
-    CqId, Lkey, MemoryRegion, PdId, QpChange, QpConfig, RegionKeys, Service,
-};
+use efa_device_model::device::queue::Buffer;
+use efa_device_model::device::{CqId, Lkey, MemoryRegion, PdId, QpChange, RegionKeys, Service};
 use efa_device_model::profile::Profile;
-use efa_device_model::provider::{
-    Completion, CompletionQueue, SendData, SendOpcode, SendRequest, UdAddress,
-};
+use efa_device_model::provider::{Completion, CompletionQueue, SendData, SendOpcode, UdAddress};
 use efa_shm::{Engine, Fabric, HostConfig};
 
-use crate::device::{ClientQueues, RdmaOperation};
+use crate::device::{ClientQueues, RdmaOperation, Setup};
 
 /// Name of the fabric of all tests; each test has its own directory for it. In this fabric, a seed
 /// means the same to given GIDs as in the simulation.
@@ -126,26 +122,21 @@ impl Client {
                 (pd, cq, ring)
             })
             .unwrap();
-        let (qpn, rings) = engine
-            .create_qp(QpConfig {
-                service,
-                pd,
-                send_cq: cq,
-                recv_cq: cq,
-                send_entries: 1024,
-                wqe_size: WqeSize::Bytes64,
-                recv_descriptors: 4096,
-                unsolicited_write_recv: false,
-                request_ids: profile.longest_request_ids(),
-            })
-            .unwrap();
+        let setup = Setup {
+            profile,
+            service,
+            send_entries: 1024,
+            recv_descriptors: 4096,
+            ..Setup::default()
+        };
+        let (qpn, rings) = engine.create_qp(setup.config(pd, cq)).unwrap();
         let generation = qpn.0.into();
         let mut client = Client {
             engine,
             pd,
             cq,
             completions: CompletionQueue::new(ring),
-            queues: ClientQueues::new(qpn, rings, &profile, WqeSize::Bytes64, generation),
+            queues: ClientQueues::new(qpn, rings, &setup.profile, setup.wqe_size, generation),
             qkey,
             may_repeat: false,
         };
@@ -228,17 +219,7 @@ impl Client {
 
     /// Posts a send and writes the doorbell, but does not call the engine.
     pub fn post_send_quietly(&mut self, wr_id: u64, to: UdAddress, data: SendData<'_>) -> bool {
-        let request = SendRequest {
-            wr_id,
-            opcode: SendOpcode::Send,
-            flags: match data {
-                SendData::Inline(_) => 1 << 3,
-                SendData::Buffers(_) => 0,
-            },
-            to,
-            data,
-        };
-        match self.queues.send.post(&request) {
+        match self.queues.post(wr_id, to, SendOpcode::Send, data) {
             Ok(()) => true,
             Err(efa_device_model::device::Error::QueueFull(_)) => false,
             Err(error) => panic!("{error}"),

@@ -10,7 +10,7 @@ use efa_device_model::device::queue::Buffer;
 use efa_device_model::link::{
     HostSegment, Link, LinkBusy, LocalData, RequestHeader, Token, Transfer,
 };
-use efa_device_model::provider::{SendData, SendOpcode, SendRequest, UdAddress};
+use efa_device_model::provider::{SendData, SendOpcode, UdAddress};
 
 use super::{Host, MEMORY, QKEY, RdmaOperation, Setup};
 use crate::addresses::gid;
@@ -111,14 +111,9 @@ impl BareLink {
         let receive = Self::buffer(self.to.keys, 8192);
         self.to.client.recv.post(wr_id, &receive).unwrap();
         let send = Self::buffer(self.from.keys, 64);
-        let request = SendRequest {
-            wr_id,
-            opcode: SendOpcode::Send,
-            flags: 0,
-            to: self.address,
-            data: SendData::Buffers(&send),
-        };
-        self.from.client.send.post(&request).unwrap();
+        let (opcode, data) = (SendOpcode::Send, SendData::Buffers(&send));
+        let posted = self.from.client.post(wr_id, self.address, opcode, data);
+        posted.unwrap();
         self.exchange(wr_id);
         assert_eq!(self.to.outcome(), Some((wr_id, Status::Ok)));
     }

@@ -2,10 +2,11 @@
 
 use efa_core::address::Qpn;
 use efa_device_model::device::queue::{Buffer, WqeSize};
-use efa_device_model::device::{QpRings, QpState};
+use efa_device_model::device::{Error, QpRings, QpState};
 use efa_device_model::profile::Profile;
 use efa_device_model::provider::{
-    QueueOwner, RecvQueue, RecvQueueConfig, Retired, SendQueue, SendQueueConfig, UdAddress,
+    QueueOwner, RecvQueue, RecvQueueConfig, Retired, SendData, SendFlags, SendOpcode, SendQueue,
+    SendQueueConfig, SendRequest, UdAddress,
 };
 
 use super::host::RdmaOperation;
@@ -60,6 +61,30 @@ impl ClientQueues {
     pub fn set_state(&mut self, state: QpState) {
         self.send.set_state(state);
         self.recv.set_state(state);
+    }
+
+    /// Posts a request other than RDMA and writes the doorbell, without notifying the device.
+    ///
+    /// # Errors
+    /// If the queue is full, or the request is not valid.
+    pub fn post(
+        &mut self,
+        wr_id: u64,
+        to: UdAddress,
+        opcode: SendOpcode,
+        data: SendData<'_>,
+    ) -> Result<(), Error> {
+        let flags = match data {
+            SendData::Inline(_) => SendFlags::INLINE.bits(),
+            SendData::Buffers(_) => 0,
+        };
+        self.send.post(&SendRequest {
+            wr_id,
+            opcode,
+            flags,
+            to,
+            data,
+        })
     }
 
     /// Posts an RDMA request and writes the doorbell, without notifying the device. `remote` is an

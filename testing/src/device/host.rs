@@ -8,9 +8,7 @@ use efa_device_model::device::{
     CqId, Device, MemoryRegion, PdId, QpChange, QpConfig, QpState, RegionKeys, Service,
 };
 use efa_device_model::profile::Profile;
-use efa_device_model::provider::{
-    Completion, CompletionQueue, SendData, SendOpcode, SendRequest, UdAddress,
-};
+use efa_device_model::provider::{Completion, CompletionQueue, SendData, SendOpcode, UdAddress};
 
 use super::ClientQueues;
 
@@ -53,6 +51,23 @@ impl Default for Setup {
             cq_entries: 64,
             rnr_retry: Some(0),
             unsolicited_write_recv: false,
+        }
+    }
+}
+
+impl Setup {
+    /// The configuration of a queue pair.
+    pub fn config(&self, pd: PdId, cq: CqId) -> QpConfig {
+        QpConfig {
+            service: self.service,
+            pd,
+            send_cq: cq,
+            recv_cq: cq,
+            send_entries: self.send_entries,
+            wqe_size: self.wqe_size,
+            recv_descriptors: self.recv_descriptors,
+            unsolicited_write_recv: self.unsolicited_write_recv,
+            request_ids: self.profile.longest_request_ids(),
         }
     }
 }
@@ -101,7 +116,7 @@ impl Host {
         let request_ids = setup.profile.longest_request_ids();
         let (cq, ring) = device.create_cq(setup.cq_entries, request_ids).unwrap();
         let qpn = Qpn(number as u16 + 100);
-        let rings = device.create_qp(qpn, config(pd, cq, setup)).unwrap();
+        let rings = device.create_qp(qpn, setup.config(pd, cq)).unwrap();
         let mut host = Host {
             client: ClientQueues::new(qpn, rings, &setup.profile, setup.wqe_size, 0),
             completions: CompletionQueue::new(ring),
@@ -120,7 +135,7 @@ impl Host {
     /// Destroys the queue pair and creates one with the same number.
     pub fn recreate_qp(&mut self) {
         self.device.destroy_qp(self.client.qpn).unwrap();
-        let config = config(self.pd, self.cq, &self.setup);
+        let config = self.setup.config(self.pd, self.cq);
         let rings = self.device.create_qp(self.client.qpn, config).unwrap();
         self.generation += 1;
         let Setup {
@@ -190,14 +205,7 @@ impl Host {
 
     /// Posts a request other than RDMA.
     pub fn post(&mut self, wr_id: u64, to: UdAddress, opcode: SendOpcode, data: SendData<'_>) {
-        let request = SendRequest {
-            wr_id,
-            opcode,
-            flags: 0,
-            to,
-            data,
-        };
-        self.client.send.post(&request).unwrap();
+        self.client.post(wr_id, to, opcode, data).unwrap();
         self.doorbell();
     }
 
@@ -223,20 +231,6 @@ impl Host {
     pub fn outcome(&mut self) -> Option<(u64, Status)> {
         self.poll()
             .map(|completion| (completion.wr_id, completion.status().unwrap()))
-    }
-}
-
-fn config(pd: PdId, cq: CqId, setup: &Setup) -> QpConfig {
-    QpConfig {
-        service: setup.service,
-        pd,
-        send_cq: cq,
-        recv_cq: cq,
-        send_entries: setup.send_entries,
-        wqe_size: setup.wqe_size,
-        recv_descriptors: setup.recv_descriptors,
-        unsolicited_write_recv: setup.unsolicited_write_recv,
-        request_ids: setup.profile.longest_request_ids(),
     }
 }
 

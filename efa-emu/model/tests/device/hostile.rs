@@ -6,7 +6,7 @@ use efa_core::nic::Status;
 use efa_device_model::device::queue::{RingMemory, WqeSize};
 use efa_device_model::device::{DeviceEvent, QpState};
 use efa_device_model::profile::Profile;
-use efa_device_model::provider::{SendData, SendOpcode, SendRequest};
+use efa_device_model::provider::{SendData, SendOpcode};
 use proptest::prelude::*;
 
 use crate::harness::{MEMORY, Net, QKEY, Setup};
@@ -70,14 +70,8 @@ fn upper_request_id_bits_return_where_supported() {
             net.hosts[1].post_recv(1, &[(0, 8)]);
             let host = &mut net.hosts[0];
             let buffers = [host.buffer(0, 4), host.buffer(4, 4)];
-            let request = SendRequest {
-                wr_id: 9,
-                opcode: SendOpcode::Send,
-                flags: 0,
-                to,
-                data: SendData::Buffers(&buffers),
-            };
-            host.client.send.post(&request).unwrap();
+            let data = SendData::Buffers(&buffers);
+            host.client.post(9, to, SendOpcode::Send, data).unwrap();
             let ring = host.client.send.ring().clone();
             for (place, byte) in [0, 1, 26, 27, 28, 29, 30, 31].into_iter().zip(ID) {
                 corrupt(ring.memory(), place, byte);

@@ -7,7 +7,7 @@ use efa_core::address::{Ahn, Qkey, Qpn};
 use efa_core::nic::Status;
 use efa_device_model::device::{QpState, Service};
 use efa_device_model::profile::Profile;
-use efa_device_model::provider::{SendData, SendOpcode, SendRequest, UdAddress, WcOpcode};
+use efa_device_model::provider::{SendData, SendOpcode, UdAddress, WcOpcode};
 use proptest::prelude::*;
 
 use crate::harness::{MEMORY, Net, QKEY, Rdma, RdmaOperation, Setup, gid};
@@ -170,19 +170,14 @@ impl World {
                 if mistake == 4 {
                     buffer.lkey ^= 1 << 19;
                 }
-                let request = SendRequest {
-                    wr_id: next,
-                    opcode: SendOpcode::SendWithImmediate(length),
-                    flags: 0,
-                    to: address,
-                    data: if length <= 32 {
-                        SendData::Inline(&[&[1; 32][..length as usize]])
-                    } else {
-                        SendData::Buffers(&[buffer])
-                    },
+                let opcode = SendOpcode::SendWithImmediate(length);
+                let data = if length <= 32 {
+                    SendData::Inline(&[&[1; 32][..length as usize]])
+                } else {
+                    SendData::Buffers(&[buffer])
                 };
                 let host_ref = &mut self.net.hosts[host];
-                if host_ref.client.send.post(&request).is_ok() {
+                if host_ref.client.post(next, address, opcode, data).is_ok() {
                     host_ref.doorbell();
                     self.open(host, "send");
                 }

@@ -5,7 +5,7 @@ use efa_core::nic::{DeviceCaps, Status};
 use efa_device_model::device::Service;
 use efa_device_model::device::queue::WqeSize;
 use efa_device_model::profile::Profile;
-use efa_device_model::provider::{SendData, SendOpcode, SendRequest, WcFlags, WcOpcode};
+use efa_device_model::provider::{SendData, SendOpcode, WcFlags, WcOpcode};
 
 use crate::harness::{MEMORY, Net, Rdma, RdmaOperation, Setup, gid};
 
@@ -54,14 +54,8 @@ fn a_doorbell_that_is_served_gets_one_turn() {
     let to = net.address(0, 1);
     let buffers = [net.hosts[0].buffer(0, 8)];
     let post = |net: &mut Net, wr_id| {
-        let request = SendRequest {
-            wr_id,
-            opcode: SendOpcode::Send,
-            flags: 0,
-            to,
-            data: SendData::Buffers(&buffers),
-        };
-        net.hosts[0].client.send.post(&request).unwrap();
+        let (client, data) = (&mut net.hosts[0].client, SendData::Buffers(&buffers));
+        client.post(wr_id, to, SendOpcode::Send, data).unwrap();
     };
     (0..POSTED).for_each(|wr_id| post(&mut net, wr_id));
     net.serve_doorbell(0);

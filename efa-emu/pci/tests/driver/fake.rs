@@ -10,9 +10,7 @@ use efa_device_model::device::queue::{
     Buffer, CompletionRing, CompletionSize, ReceiveRing, SendRing, WqeSize,
 };
 use efa_device_model::profile::Profile;
-use efa_device_model::provider::{
-    Completion, CompletionQueue, SendData, SendOpcode, SendRequest, UdAddress,
-};
+use efa_device_model::provider::{Completion, CompletionQueue, SendData, SendOpcode, UdAddress};
 use efa_pci::admin::{
     AhMade, AllocPd, AllocUar, CqMade, CreateAh, CreateCq, CreateEq, CreateQp, DeregMr, DestroyCq,
     DestroyQp, ENTRY, Feature, GetFeature, GetStats, Head, ModifyMask, ModifyQp, Number, QpMade,
@@ -537,20 +535,7 @@ impl Endpoint {
         to: UdAddress,
         data: SendData<'_>,
     ) {
-        const INLINE: u32 = 1 << 3;
-        let flags = match data {
-            SendData::Inline(_) => INLINE,
-            SendData::Buffers(_) => 0,
-        };
-        let opcode = SendOpcode::Send;
-        let request = SendRequest {
-            wr_id,
-            opcode,
-            flags,
-            to,
-            data,
-        };
-        self.queues.send.post(&request).unwrap();
+        self.queues.post(wr_id, to, SendOpcode::Send, data).unwrap();
         self.ring(driver);
     }
 
