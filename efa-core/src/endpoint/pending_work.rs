@@ -28,7 +28,7 @@ impl<N: Nic> Endpoint<N> {
                 && let Some(state) = self.channel.peers.state_mut(peer)
                 && state.backoff.is_active()
             {
-                self.channel.posting.hold_work(&mut state.backoff, work);
+                self.channel.posting.defer_work(&mut state.backoff, work);
                 continue;
             }
             match self.do_work(work) {

@@ -23,7 +23,7 @@ impl PsArguments {
         let hosts = efa_shm::list_hosts(&self.fabric)?;
         crate::output::print(&match self.json {
             true => format!("{:#}\n", as_json(&hosts)),
-            false => table(&hosts) + &trouble(&hosts),
+            false => table(&hosts) + &diagnostics(&hosts),
         });
         Ok(ExitCode::SUCCESS)
     }
@@ -68,10 +68,10 @@ fn table(hosts: &[HostStatus]) -> String {
 }
 
 /// A line for each device that has lost completions, refused requests, or deferred them.
-fn trouble(hosts: &[HostStatus]) -> String {
+fn diagnostics(hosts: &[HostStatus]) -> String {
     let mut output = String::new();
     for host in hosts {
-        let counters = host.statistics.trouble.iter();
+        let counters = host.statistics.diagnostics.iter();
         let counters: Vec<_> = counters
             .filter(|(_, value)| *value > 0)
             .map(|(name, value)| format!("{name} {value}"))
@@ -96,9 +96,9 @@ fn as_json(hosts: &[HostStatus]) -> Value {
                     "queue_pairs": queue_pairs,
                 })
             });
-            let trouble: serde_json::Map<_, _> = host
+            let diagnostics: serde_json::Map<_, _> = host
                 .statistics
-                .trouble
+                .diagnostics
                 .iter()
                 .map(|(name, value)| (name.to_owned(), Value::from(value)))
                 .collect();
@@ -109,7 +109,7 @@ fn as_json(hosts: &[HostStatus]) -> Value {
                 "profile": host.profile,
                 "machine": host.machine,
                 "processes": processes.collect::<Vec<_>>(),
-                "trouble": trouble,
+                "trouble": diagnostics,
             })
         })
         .collect()

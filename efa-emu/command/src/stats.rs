@@ -141,7 +141,7 @@ fn table(devices: &[HostStatus], is_shown: impl Fn(&Counter) -> bool) -> String 
     let mut output = String::new();
     for device in devices {
         let statistics = &device.statistics;
-        let port = statistics.port.iter().chain(statistics.trouble.iter());
+        let port = statistics.port.iter().chain(statistics.diagnostics.iter());
         let counters = statistics.commands.iter().chain(port);
         for counter in counters
             .map(|(name, value)| Counter { name, value })
@@ -170,7 +170,7 @@ fn as_json(devices: &[HostStatus]) -> Value {
                 "gid": device.gid.to_string(),
                 "hw_counters": object(&mut device.statistics.commands.iter()),
                 "port_hw_counters": object(&mut device.statistics.port.iter()),
-                "trouble": object(&mut device.statistics.trouble.iter()),
+                "trouble": object(&mut device.statistics.diagnostics.iter()),
             })
         })
         .collect()

@@ -42,32 +42,34 @@ pub struct Statistics {
     /// Activity of its port.
     pub port: Counters,
     /// Causes of slow programs and lost completions. The real device has no such counters.
-    pub trouble: TroubleCounters,
+    pub diagnostics: DiagnosticCounters,
 }
 
 impl Statistics {
     /// The number of counters.
-    pub const COUNT: usize = CommandCounters::COUNT + Counters::COUNT + TroubleCounters::COUNT;
+    pub const COUNT: usize = CommandCounters::COUNT + Counters::COUNT + DiagnosticCounters::COUNT;
 
     /// The values of all counters, always in the same order.
     pub fn values(&self) -> [u64; Self::COUNT] {
         let mut values = [0; Self::COUNT];
         let (commands, rest) = values.split_at_mut(CommandCounters::COUNT);
-        let (port, trouble) = rest.split_at_mut(Counters::COUNT);
+        let (port, diagnostics) = rest.split_at_mut(Counters::COUNT);
         commands.copy_from_slice(&self.commands.values());
         port.copy_from_slice(&self.port.values());
-        trouble.copy_from_slice(&self.trouble.values());
+        diagnostics.copy_from_slice(&self.diagnostics.values());
         values
     }
 
     /// The statistics with these values, in the order of [`Statistics::values`].
     pub fn from_values(values: &[u64; Self::COUNT]) -> Statistics {
         let (commands, rest) = values.split_at(CommandCounters::COUNT);
-        let (port, trouble) = rest.split_at(Counters::COUNT);
+        let (port, diagnostics) = rest.split_at(Counters::COUNT);
         Statistics {
             commands: CommandCounters::from_values(commands.try_into().expect("split there")),
             port: Counters::from_values(port.try_into().expect("split there")),
-            trouble: TroubleCounters::from_values(trouble.try_into().expect("what is left")),
+            diagnostics: DiagnosticCounters::from_values(
+                diagnostics.try_into().expect("what is left"),
+            ),
         }
     }
 }
@@ -192,7 +194,7 @@ counters! {
 
 counters! {
     /// Causes of slow programs and lost completions.
-    TroubleCounters
+    DiagnosticCounters
 
     /// Completions that were lost because their queue was full.
     cq_overruns,

@@ -22,8 +22,8 @@ pub(crate) struct PeerBackoff {
     until: Option<Instant>,
     /// The length of the last wait; zero once the peer has accepted a packet.
     last_wait: Duration,
-    /// Work for the peer that is postponed until the end of the wait.
-    pub(super) held_work: VecDeque<Work>,
+    /// Work for the peer that is deferred until the end of the wait.
+    pub(super) deferred_work: VecDeque<Work>,
 }
 
 impl PeerBackoff {
@@ -41,7 +41,7 @@ impl PeerBackoff {
 
     /// Returns whether the peer accepts packets.
     pub(crate) fn is_idle(&self) -> bool {
-        self.until.is_none() && self.last_wait.is_zero() && self.held_work.is_empty()
+        self.until.is_none() && self.last_wait.is_zero() && self.deferred_work.is_empty()
     }
 }
 

@@ -39,9 +39,9 @@ pub(crate) struct Posting<N> {
     backoffs: Backoffs,
     /// The number of pieces of work that wait for the end of a back-off, for all peers; the number
     /// of packet buffers that they hold, and its limit.
-    held_work: usize,
-    held_work_buffers: usize,
-    max_held_work_buffers: usize,
+    deferred_work: usize,
+    deferred_work_buffers: usize,
+    max_deferred_work_buffers: usize,
     receives: ReceiveBuffers,
     /// Received packets that wait.
     held: HeldPackets,
@@ -61,13 +61,13 @@ impl<N: Nic> Posting<N> {
             }
         }
         Posting {
-            max_held_work_buffers: nic.queue_pair().attributes().send_queue_depth / 4,
+            max_deferred_work_buffers: nic.queue_pair().attributes().send_queue_depth / 4,
             nic,
             in_flight: Arena::new(usize::MAX),
             work: WorkQueues::default(),
             backoffs: Backoffs::new(config),
-            held_work: 0,
-            held_work_buffers: 0,
+            deferred_work: 0,
+            deferred_work_buffers: 0,
             receives,
             // A quarter of the receive queue may wait in buffers, so that new packets still arrive.
             held: HeldPackets::new(wanted_receives / 4, config.held_bytes),

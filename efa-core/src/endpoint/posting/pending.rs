@@ -40,7 +40,7 @@ impl<N: Nic> Posting<N> {
 
     /// Returns whether there are requests in flight, or work that waits.
     pub(crate) fn is_busy(&self) -> bool {
-        self.in_flight.len() > 0 || self.work.has_other() || self.held_work > 0
+        self.in_flight.len() > 0 || self.work.has_other() || self.deferred_work > 0
     }
 
     /// Returns whether there is something to do before the next completion of the device.

@@ -42,7 +42,7 @@ impl<N: Nic> Posting<N> {
         );
         match next {
             AfterRnr::RetryNow => self.work.push(Priority::Retry, Work::Retry(id)),
-            AfterRnr::RetryAfterBackoff => self.hold_work(backoff, Work::Retry(id)),
+            AfterRnr::RetryAfterBackoff => self.defer_work(backoff, Work::Retry(id)),
         }
     }
 
@@ -91,14 +91,14 @@ impl<N: Nic> Posting<N> {
     }
 
     /// Makes work wait for the end of a peer's back-off.
-    pub(crate) fn hold_work(&mut self, backoff: &mut PeerBackoff, work: Work) {
-        backoff.held_work.push_back(work);
-        self.held_work += 1;
+    pub(crate) fn defer_work(&mut self, backoff: &mut PeerBackoff, work: Work) {
+        backoff.deferred_work.push_back(work);
+        self.deferred_work += 1;
         if let Work::Retry(id) = work
             && self.is_in_buffer(id)
         {
-            if self.held_work_buffers < self.max_held_work_buffers {
-                self.held_work_buffers += 1;
+            if self.deferred_work_buffers < self.max_deferred_work_buffers {
+                self.deferred_work_buffers += 1;
             } else if let Some(buffer) = self.move_out_of_buffer(id) {
                 self.recycle(buffer);
             }
@@ -106,11 +106,11 @@ impl<N: Nic> Posting<N> {
     }
 
     /// Queues all work that waits for the end of a peer's back-off.
-    fn release_held_work(&mut self, backoff: &mut PeerBackoff) {
-        self.held_work -= backoff.held_work.len();
-        while let Some(work) = backoff.held_work.pop_front() {
+    fn release_deferred_work(&mut self, backoff: &mut PeerBackoff) {
+        self.deferred_work -= backoff.deferred_work.len();
+        while let Some(work) = backoff.deferred_work.pop_front() {
             if let Work::Retry(id) = work {
-                self.held_work_buffers -= usize::from(self.is_in_buffer(id));
+                self.deferred_work_buffers -= usize::from(self.is_in_buffer(id));
             }
             self.queue(work);
         }
@@ -175,7 +175,7 @@ impl<N: Nic> Posting<N> {
     /// Ends a peer's back-off if it ends at `until`.
     pub(crate) fn end_backoff(&mut self, until: Instant, backoff: &mut PeerBackoff) {
         if backoff.end(until) {
-            self.release_held_work(backoff);
+            self.release_deferred_work(backoff);
         }
     }
 
@@ -183,6 +183,6 @@ impl<N: Nic> Posting<N> {
     /// and will fail.
     pub(crate) fn forget_backoff(&mut self, backoff: &mut PeerBackoff) {
         self.backoffs.forget(backoff);
-        self.release_held_work(backoff);
+        self.release_deferred_work(backoff);
     }
 }

@@ -93,7 +93,7 @@ fn a_batch_rings_one_doorbell() {
 #[test]
 fn packets_deferred_for_rnr_leave_buffers_for_others() {
     let mut posting = posting();
-    posting.max_held_work_buffers = 1;
+    posting.max_deferred_work_buffers = 1;
     let mut backoff = PeerBackoff::default();
     let (ids, bytes): (Vec<_>, Vec<_>) = (0..3).map(|number| post(&mut posting, number)).unzip();
     assert_eq!(posting.nic().free_buffers(), 5);
@@ -121,10 +121,10 @@ fn packets_deferred_for_rnr_leave_buffers_for_others() {
 #[test]
 fn a_packet_without_buffer_is_not_lost() {
     let mut posting = posting();
-    posting.max_held_work_buffers = 0;
+    posting.max_deferred_work_buffers = 0;
     let mut backoff = PeerBackoff::default();
     let (id, bytes) = post(&mut posting, 1);
-    posting.hold_work(&mut backoff, Work::Retry(id));
+    posting.defer_work(&mut backoff, Work::Retry(id));
     let nic = posting.nic_mut();
     let taken: Vec<_> = core::iter::from_fn(|| nic.acquire_buffer()).collect();
     let again = posting.retry_post(id, TO);

@@ -41,7 +41,7 @@ mod staged;
 mod state;
 mod transmit;
 
-pub use crate::counters::{Command, CommandCounters, Counters, Statistics, TroubleCounters};
+pub use crate::counters::{Command, CommandCounters, Counters, DiagnosticCounters, Statistics};
 pub use crate::port::{LinkSpeed, NoSuchSpeed, PortLink};
 pub use comp_counter::{CompCounter, CountedOps, CounterId, CounterValue};
 pub use error::Error;

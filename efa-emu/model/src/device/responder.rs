@@ -195,7 +195,7 @@ impl Device {
             );
         }
         self.counters.rx_drops += u64::from(is_dropped);
-        self.trouble.rnr_refusals += u64::from(refusal == Refusal::Status(Status::RemoteRnr));
+        self.diagnostics.rnr_refusals += u64::from(refusal == Refusal::Status(Status::RemoteRnr));
         if refusal == Refusal::Malformed {
             self.fail(qpn);
         }

@@ -13,7 +13,7 @@ use super::initiator::Initiator;
 use super::qp_table::QpTable;
 use super::queue_pair::QpState;
 use super::regions::RegionTable;
-use crate::counters::{Command, CommandCounters, Counters, Statistics, TroubleCounters};
+use crate::counters::{Command, CommandCounters, Counters, DiagnosticCounters, Statistics};
 use crate::port::PortLink;
 use crate::profile::Profile;
 
@@ -30,7 +30,7 @@ pub struct Device {
     pub(super) initiator: Initiator,
     pub(super) counters: Counters,
     /// Without overruns, which the completion queues count.
-    pub(super) trouble: TroubleCounters,
+    pub(super) diagnostics: DiagnosticCounters,
     pub(super) commands: CommandCounters,
     /// The last receiving queue pair, for [`Device::look_ahead`].
     pub(super) last_receiver: Option<Qpn>,
@@ -53,7 +53,7 @@ impl Device {
             qps: QpTable::new(),
             initiator: Initiator::default(),
             counters: Counters::default(),
-            trouble: TroubleCounters::default(),
+            diagnostics: DiagnosticCounters::default(),
             commands: CommandCounters::default(),
             last_receiver: None,
             comp_counters: CounterTable::default(),
@@ -84,9 +84,9 @@ impl Device {
         Statistics {
             commands: self.commands,
             port: self.counters,
-            trouble: TroubleCounters {
+            diagnostics: DiagnosticCounters {
                 cq_overruns: self.cqs.overruns(),
-                ..self.trouble
+                ..self.diagnostics
             },
         }
     }

@@ -185,7 +185,7 @@ impl Device {
             qp.send.in_flight += 1;
             let bytes = request.outgoing_bytes();
             if initiator.backlogs.has(request.ahn()) || request.offer(token, link).is_err() {
-                self.trouble.full_queues += 1;
+                self.diagnostics.full_queues += 1;
                 initiator.backlogs.push(index, &mut initiator.flight);
             } else {
                 self.counters.tx_pkts += 1;

@@ -61,7 +61,7 @@ fn a_receiver_without_receives_is_given_up() {
         "it did nothing wrong"
     );
     assert_eq!(net.hosts[0].events(), [DeviceEvent::QpFatal(A)]);
-    assert_eq!(net.hosts[1].device.statistics().trouble.rnr_refusals, 3);
+    assert_eq!(net.hosts[1].device.statistics().diagnostics.rnr_refusals, 3);
 }
 
 /// Each lost packet is a time-out, and there are more of them than `retry_cnt` while the receiver

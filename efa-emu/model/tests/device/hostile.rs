@@ -328,7 +328,7 @@ fn completion_queue_overrun_loses_only_completions() {
     for host in &mut net.hosts {
         let events: Vec<_> = host.device.take_events().collect();
         assert_eq!(events, [DeviceEvent::CqError(host.cq)]);
-        assert_eq!(host.device.statistics().trouble.cq_overruns, 8);
+        assert_eq!(host.device.statistics().diagnostics.cq_overruns, 8);
     }
 }
 

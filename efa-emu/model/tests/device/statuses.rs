@@ -484,7 +484,7 @@ fn rnr_is_retried_the_requested_number_of_times() {
             net.hosts[0].device.counters().retrans_pkts,
             u64::from(retries)
         );
-        let refusals = net.hosts[1].device.statistics().trouble.rnr_refusals;
+        let refusals = net.hosts[1].device.statistics().diagnostics.rnr_refusals;
         assert_eq!(refusals, u64::from(retries) + 1);
         assert!(!net.advance());
     }

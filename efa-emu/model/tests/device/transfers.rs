@@ -351,7 +351,7 @@ fn a_busy_destination_does_not_hold_up_another() {
         assert_eq!(net.hosts[1].bytes(wr_id * 8, 1), [wr_id as u8 + 1]);
     }
     assert!(!net.hosts[0].device.has_unsent());
-    assert_eq!(net.hosts[0].device.statistics().trouble.full_queues, 3);
+    assert_eq!(net.hosts[0].device.statistics().diagnostics.full_queues, 3);
 }
 
 #[test]

@@ -10,7 +10,7 @@
 //!       table                        name, queue pair numbers (module `qpn`)
 //!       <n>.lock                     locked by the process that is participant n as long as it lives
 //!       <n>.device                   the shared segment of participant n, if it opened a device
-//!       <n>.switchboard              the wake word of participant n, a bridge with many such devices (module `switchboard`)
+//!       <n>.switchboard              the wake word of participant n, a bridge with many such devices (module `doorbell_page`)
 //!       profile                      name of the devices' profile
 //!       <n>.capture                  the capture of the host's devices, if participant n requested one
 //!       <n>.run-capture              the same for the devices of the processes that participant n started

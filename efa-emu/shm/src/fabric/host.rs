@@ -23,8 +23,8 @@ use crate::identity::device_name::DeviceName;
 use crate::identity::qpn::{HostTable, ParticipantId, QpnChoice, TableOwner};
 use crate::process::fork::HomeProcess;
 use crate::process::lock::OwnLock;
+use crate::transport::doorbell_page;
 use crate::transport::segment::Address;
-use crate::transport::switchboard;
 use efa_device_model::device::Statistics;
 
 /// This process's participation in a device of a host. The device exists as long as any process
@@ -350,7 +350,7 @@ impl Host {
         };
         self.table.release_all(|owner| owner == self.id);
         let device = self.device_path();
-        let _ = std::fs::remove_file(device.with_extension(switchboard::KIND));
+        let _ = std::fs::remove_file(device.with_extension(doorbell_page::KIND));
         let _ = std::fs::remove_file(device);
         for recorded in [CaptureScope::Host, CaptureScope::Run] {
             let _ = std::fs::remove_file(capture_path(&self.directory, self.id, recorded));

@@ -10,7 +10,7 @@ use efa_core::address::Gid;
 
 use crate::error::{DirectoryContent, FabricError};
 use crate::identity::qpn::ParticipantId;
-use crate::transport::switchboard;
+use crate::transport::doorbell_page;
 
 /// Longest name of a fabric or host, which is the kernel's limit for the name of a machine.
 pub(super) const MAX_NAME: usize = 64;
@@ -152,7 +152,7 @@ pub(super) fn file_owner(name: &str) -> Option<ParticipantId> {
     let id = id.parse().ok().filter(|id| *id != 0)?;
     let is_owned = matches!(
         kind_of_file(name)?,
-        "lock" | "device" | switchboard::KIND | CAPTURE | RUN_CAPTURE | "recording" | "draft"
+        "lock" | "device" | doorbell_page::KIND | CAPTURE | RUN_CAPTURE | "recording" | "draft"
     );
     is_owned.then_some(ParticipantId(id))
 }

@@ -150,7 +150,7 @@ impl Peers {
             self.known.retain(|_, peer| peer.strong_count() > 0);
             self.sweep_at = 2 * self.known.len().max(32);
         }
-        self.has_bridges |= peer.segment.is_of_switchboard();
+        self.has_bridges |= peer.segment.has_doorbell_page();
         self.known.insert(address, Arc::downgrade(&peer));
         Ok(Some(peer))
     }

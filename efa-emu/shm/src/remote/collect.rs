@@ -9,8 +9,8 @@ use super::machine::{DeferredRequest, Pull, ReceivePolicy, RemoteMachine, Unansw
 use super::message;
 use super::proxy::{Origin, Token};
 use crate::process::clock::monotonic_now;
+use crate::transport::doorbell_page::LINES;
 use crate::transport::record::{Answer, RecordKind};
-use crate::transport::switchboard::LINES;
 
 /// Records of one ring that are read before the next ring's turn.
 const RECORDS_PER_TURN: usize = 32;
@@ -37,11 +37,11 @@ impl RemoteMachine {
 
     /// Handles the doorbells that local processes have rung. Returns whether there were any.
     fn answer_doorbells(&mut self) -> bool {
-        let Some(board) = self.board().filter(|board| board.is_rung()) else {
+        let Some(doorbells) = self.doorbells().filter(|page| page.is_rung()) else {
             return false;
         };
         let mut any = false;
-        board.take(|line| {
+        doorbells.take(|line| {
             for index in (line..self.devices.capacity()).step_by(LINES) {
                 if self.devices.contains(index) {
                     let is_known = |sender: Gid| self.admitted.contains(&sender);

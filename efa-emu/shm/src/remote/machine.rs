@@ -15,9 +15,9 @@ use super::rules;
 use crate::error::FabricError;
 use crate::fabric::directory::Fabric;
 use crate::fabric::host::Host;
+use crate::transport::doorbell_page::DoorbellPage;
 use crate::transport::record::{Answer, Record, RecordKind};
 use crate::transport::segment::Address;
-use crate::transport::switchboard::Switchboard;
 
 /// A record of a local process that the other machine has not answered, or has deferred.
 #[derive(Debug)]
@@ -252,10 +252,10 @@ impl RemoteMachine {
         self.admitted.extend(devices);
     }
 
-    /// The switchboard that local processes wake; `None` if the machine has no device.
-    pub(super) fn board(&self) -> Option<Arc<Switchboard>> {
+    /// The doorbell page that local processes ring; `None` if the machine has no device.
+    pub(super) fn doorbells(&self) -> Option<Arc<DoorbellPage>> {
         let (_, device) = self.devices.iter().next()?;
-        Some(Arc::clone(device.board()))
+        Some(Arc::clone(device.doorbells()))
     }
 
     pub(super) fn list_if_busy(&mut self, index: usize) {

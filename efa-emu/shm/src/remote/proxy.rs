@@ -14,10 +14,10 @@ use crate::identity::device_name::DeviceName;
 use crate::link::outbound::routes::{NoRoute, OutgoingRing, Routes};
 use crate::link::peer::{Peer, Peers, refuse_slot};
 use crate::process::shared::SharedMemory;
+use crate::transport::doorbell_page::{self, DoorbellLine, DoorbellPage, LINES};
 use crate::transport::record::{Answer, Record};
 use crate::transport::ring::{Consumer, Incoming, Producer, RingFull};
 use crate::transport::segment::{Address, Segment, SlotContent};
-use crate::transport::switchboard::{self, LINES, Switchboard, SwitchboardLine};
 use efa_device_model::fault::{Fault, FaultId};
 
 /// Bytes of a ring to a local process, the same as between two local processes.
@@ -94,7 +94,7 @@ pub(super) enum SendError {
 pub(super) struct DeviceProxy {
     host: Host,
     segment: Arc<Segment>,
-    board: Arc<Switchboard>,
+    doorbells: Arc<DoorbellPage>,
     /// By slot, up to the highest slot that was ever in use.
     in_rings: Vec<Option<Box<InRing>>>,
     polled: Vec<usize>,
@@ -120,18 +120,18 @@ impl DeviceProxy {
         neighbour: Option<&DeviceProxy>,
     ) -> Result<DeviceProxy, FabricError> {
         let path = host.device_path();
-        let board_path = path.with_extension(switchboard::KIND);
-        let board = match neighbour {
+        let page_path = path.with_extension(doorbell_page::KIND);
+        let doorbells = match neighbour {
             Some(neighbour) => {
                 let known = neighbour.host.device_path();
-                std::fs::hard_link(known.with_extension(switchboard::KIND), &board_path)
-                    .map_err(FabricError::io("link", &board_path))?;
-                Arc::clone(&neighbour.board)
+                std::fs::hard_link(known.with_extension(doorbell_page::KIND), &page_path)
+                    .map_err(FabricError::io("link", &page_path))?;
+                Arc::clone(&neighbour.doorbells)
             }
-            None => Arc::new(Switchboard::create(&board_path)?),
+            None => Arc::new(DoorbellPage::create(&page_path)?),
         };
-        let line = SwitchboardLine {
-            board: Arc::clone(&board),
+        let line = DoorbellLine {
+            page: Arc::clone(&doorbells),
             number: number % LINES,
         };
         let segment = Arc::new(Segment::create_at(&path, host.address(), line)?);
@@ -145,7 +145,7 @@ impl DeviceProxy {
         Ok(DeviceProxy {
             host,
             segment,
-            board,
+            doorbells,
             in_rings: Vec::new(),
             polled: Vec::new(),
             serials: 0,
@@ -188,9 +188,9 @@ impl DeviceProxy {
         self.routes.nobody()
     }
 
-    /// The switchboard that local processes wake, the same for all devices of the machine.
-    pub(super) fn board(&self) -> &Arc<Switchboard> {
-        &self.board
+    /// The doorbell page that local processes ring, the same for all devices of the machine.
+    pub(super) fn doorbells(&self) -> &Arc<DoorbellPage> {
+        &self.doorbells
     }
 
     /// Whether answers are outstanding, or rings are polled.

@@ -1,4 +1,4 @@
-//! Sleep until a local process wakes the switchboard, or the alarm is rung.
+//! Sleep until a local process rings a doorbell of the page, or the alarm is rung.
 
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, Ordering};
@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use crate::process::shared::futex;
 use crate::transport::doorbell;
-use crate::transport::switchboard::Switchboard;
+use crate::transport::doorbell_page::DoorbellPage;
 
 /// Longest sleep if the system cannot wait for two futexes simultaneously.
 const NAP: Duration = Duration::from_micros(200);
@@ -30,7 +30,7 @@ impl Alarm {
 /// An announced sleep.
 #[must_use]
 pub struct Sleep {
-    board: Option<Arc<Switchboard>>,
+    doorbells: Option<Arc<DoorbellPage>>,
     alarm: Arc<AtomicU32>,
     /// The alarm's value at the sleeper's last complete check for work.
     heard: u32,
@@ -39,15 +39,15 @@ pub struct Sleep {
 impl Sleep {
     /// Makes local processes wake the sleeper. The caller must check for earlier work afterwards.
     pub(super) fn announce(
-        board: Option<Arc<Switchboard>>,
+        doorbells: Option<Arc<DoorbellPage>>,
         alarm: &Arc<AtomicU32>,
         heard: u32,
     ) -> Sleep {
-        if let Some(board) = &board {
-            board.fall_asleep();
+        if let Some(doorbells) = &doorbells {
+            doorbells.fall_asleep();
         }
         Sleep {
-            board,
+            doorbells,
             alarm: Arc::clone(alarm),
             heard,
         }
@@ -56,10 +56,10 @@ impl Sleep {
     /// Sleeps until it is woken, or until the timeout.
     pub fn sleep(self, timeout: Duration) {
         let alarm = (&*self.alarm, self.heard);
-        let Some(board) = &self.board else {
+        let Some(doorbells) = &self.doorbells else {
             return futex::wait(&self.alarm, self.heard, Some(timeout));
         };
-        if !futex::wait_any(&[alarm, (board.wake_word(), doorbell::ASLEEP)], timeout) {
+        if !futex::wait_any(&[alarm, (doorbells.wake_word(), doorbell::ASLEEP)], timeout) {
             std::thread::sleep(timeout.min(NAP));
         }
     }
@@ -67,8 +67,8 @@ impl Sleep {
 
 impl Drop for Sleep {
     fn drop(&mut self) {
-        if let Some(board) = &self.board {
-            board.stay_awake();
+        if let Some(doorbells) = &self.doorbells {
+            doorbells.stay_awake();
         }
     }
 }

@@ -86,7 +86,7 @@ impl RemoteMachine {
         if std::mem::replace(&mut self.heard, rung) != rung {
             return None;
         }
-        let sleep = Sleep::announce(self.board(), &self.alarm, rung);
+        let sleep = Sleep::announce(self.doorbells(), &self.alarm, rung);
         let mut is_quiet = true;
         let devices = &mut self.devices;
         self.busy.retain(|index| {

@@ -3,7 +3,7 @@
 
 pub(crate) mod claim;
 pub(crate) mod doorbell;
+pub(crate) mod doorbell_page;
 pub(crate) mod record;
 pub(crate) mod ring;
 pub(crate) mod segment;
-pub(crate) mod switchboard;

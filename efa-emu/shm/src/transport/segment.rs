@@ -14,7 +14,7 @@
 //! | 32 | 4 | participant number |
 //! | 36 | 4 | process id in the owner's pid namespace (for people) |
 //! | 64 | 4 | wake word: 1 while the owner sleeps on it |
-//! | 68 | 4 | 0, or 1 and the segment's line at the switchboard of the owner (module `switchboard`), whose wake word replaces this one |
+//! | 68 | 4 | 0, or 1 and the segment's line in the doorbell page of the owner (module `doorbell_page`), whose wake word replaces this one |
 //! | 128 | 8 | doorbell summary: bit w is set when doorbell word w may have bits; bit 63: no slot is free |
 //! | 192 | 128 | doorbell words: bit s of word w requests a check of slot 64 w + s |
 //! | 320 | 256 | the owner's network options as text, padded with zeros |
@@ -39,7 +39,7 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 use efa_core::address::Gid;
 
 use super::doorbell;
-use super::switchboard::{self, Switchboard, SwitchboardLine};
+use super::doorbell_page::{self, DoorbellLine, DoorbellPage};
 use crate::error::FabricError;
 use crate::identity::config::NetworkOptions;
 use crate::identity::qpn::ParticipantId;
@@ -119,7 +119,7 @@ pub(crate) struct Segment {
     file: File,
     header: SharedMemory,
     address: Address,
-    line: Option<SwitchboardLine>,
+    line: Option<DoorbellLine>,
 }
 
 impl Segment {
@@ -128,12 +128,12 @@ impl Segment {
         Segment::create_with(path, address, None)
     }
 
-    /// As [`Segment::create`], for an owner with many segments. The switchboard has a file name
-    /// next to the segment's.
+    /// As [`Segment::create`], for an owner with many segments. The doorbell page has a file
+    /// name next to the segment's.
     pub(crate) fn create_at(
         path: &Path,
         address: Address,
-        line: SwitchboardLine,
+        line: DoorbellLine,
     ) -> Result<Segment, FabricError> {
         Segment::create_with(path, address, Some(line))
     }
@@ -141,7 +141,7 @@ impl Segment {
     fn create_with(
         path: &Path,
         address: Address,
-        line: Option<SwitchboardLine>,
+        line: Option<DoorbellLine>,
     ) -> Result<Segment, FabricError> {
         let file = opening::options()
             .create_new(true)
@@ -218,12 +218,12 @@ impl Segment {
         }
         let line = match header.u32_at::<AT_LINE>().load(Ordering::Relaxed) {
             0 => None,
-            line if line as usize > switchboard::LINES => {
-                return Err(damaged("it names a line that no switchboard has"));
+            line if line as usize > doorbell_page::LINES => {
+                return Err(damaged("it names a line that no doorbell page has"));
             }
-            line => match Switchboard::open(&path.with_extension(switchboard::KIND))? {
-                Some(board) => Some(SwitchboardLine {
-                    board: Arc::new(board),
+            line => match DoorbellPage::open(&path.with_extension(doorbell_page::KIND))? {
+                Some(page) => Some(DoorbellLine {
+                    page: Arc::new(page),
                     number: line as usize - 1,
                 }),
                 // The owner has just left.
@@ -351,14 +351,14 @@ impl Segment {
     }
 
     /// Whether the owner has many segments, that is, whether it is a bridge.
-    pub(crate) fn is_of_switchboard(&self) -> bool {
+    pub(crate) fn has_doorbell_page(&self) -> bool {
         self.line.is_some()
     }
 
     /// Makes an owner of many segments check the doorbells of this one.
     fn ring_line(&self) {
         if let Some(line) = &self.line {
-            line.board.ring(line.number);
+            line.page.ring(line.number);
         }
     }
 
@@ -404,7 +404,7 @@ impl Segment {
     fn wake_word(&self) -> &AtomicU32 {
         match &self.line {
             None => self.header.u32_at::<AT_WAKE>(),
-            Some(line) => line.board.wake_word(),
+            Some(line) => line.page.wake_word(),
         }
     }
 

@@ -201,7 +201,7 @@ impl Pair {
         match outcome {
             Ok(RequestOutcome::Done) => None,
             Ok(RequestOutcome::NotReady) => {
-                around.trouble.rnr_refusals += 1;
+                around.diagnostics.rnr_refusals += 1;
                 let timer = self.attributes.min_rnr_timer;
                 self.responder.nak_once(Syndrome::NotReady(timer));
                 None

@@ -10,7 +10,7 @@ use super::completion::{ConnectedCompletion, ConnectedFlags, WcOperation, WcStat
 use super::receives::{ReceiveQueue, SharedQueue, SrqId};
 use super::requester::{EndedRequest, Purpose, Requester};
 use super::responder::Responder;
-use crate::counters::{Counters, TroubleCounters};
+use crate::counters::{Counters, DiagnosticCounters};
 use crate::device::cq_table::CqTable;
 use crate::device::event::DeviceEvent;
 use crate::device::ids::{CqId, PdId};
@@ -43,7 +43,7 @@ pub(super) struct DeviceParts<'a> {
     pub(super) regions: &'a RegionTable,
     pub(super) cqs: &'a mut CqTable,
     pub(super) counters: &'a mut Counters,
-    pub(super) trouble: &'a mut TroubleCounters,
+    pub(super) diagnostics: &'a mut DiagnosticCounters,
     pub(super) initiator: &'a mut Initiator,
     pub(super) shared: &'a mut Slab<SharedQueue>,
 }

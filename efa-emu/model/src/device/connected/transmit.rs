@@ -59,7 +59,7 @@ impl Device {
             regions: &self.regions,
             cqs: &mut self.cqs,
             counters: &mut self.counters,
-            trouble: &mut self.trouble,
+            diagnostics: &mut self.diagnostics,
             initiator: &mut self.initiator,
             shared: &mut self.connected.shared,
         };
@@ -89,7 +89,7 @@ impl Device {
                     break;
                 }
                 Err(SendError::Busy) => {
-                    around.trouble.full_queues += 1;
+                    around.diagnostics.full_queues += 1;
                     break;
                 }
                 Err(SendError::NoMemory) => {

@@ -1,9 +1,9 @@
-//! A switchboard shows the owner of many segments which of them have new doorbells. The owner
+//! A doorbell page shows the owner of many segments which of them have new doorbells. The owner
 //! sleeps on one wake word for all of them.
 //!
 //! A bridge has a proxy for each device of another machine, each with a separate segment (module
 //! `segment`). Checking their wake words and doorbells one by one would be slow. So these segments
-//! refer to a line of a switchboard, a file with a name next to that of each segment.
+//! refer to a line of a doorbell page, a file with a name next to that of each segment.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -35,16 +35,16 @@ const DOORBELL_WORDS: usize = 63;
 /// The suffix of `<n>.switchboard`, the file of participant n.
 pub(crate) const KIND: &str = "switchboard";
 
-/// Number of lines of a switchboard. Further segments share lines.
+/// Number of lines of a doorbell page. Further segments share lines.
 pub(crate) const LINES: usize = 64 * DOORBELL_WORDS;
 
-/// A switchboard, mapped by its owner and by the senders.
+/// A doorbell page, mapped by its owner and by the senders.
 #[derive(Debug)]
-pub(crate) struct Switchboard(SharedMemory);
+pub(crate) struct DoorbellPage(SharedMemory);
 
-impl Switchboard {
-    /// Creates a switchboard for the calling process.
-    pub(crate) fn create(path: &Path) -> Result<Switchboard, FabricError> {
+impl DoorbellPage {
+    /// Creates a doorbell page for the calling process.
+    pub(crate) fn create(path: &Path) -> Result<DoorbellPage, FabricError> {
         let file = opening::options()
             .create_new(true)
             .open(path)
@@ -55,11 +55,11 @@ impl Switchboard {
         page.u32_at::<AT_VERSION>()
             .store(VERSION, Ordering::Relaxed);
         page.u64_at::<AT_MAGIC>().store(MAGIC, Ordering::Release);
-        Ok(Switchboard(page))
+        Ok(DoorbellPage(page))
     }
 
-    /// Maps the switchboard of another process; `None` if the file does not exist.
-    pub(crate) fn open(path: &Path) -> Result<Option<Switchboard>, FabricError> {
+    /// Maps the doorbell page of another process; `None` if the file does not exist.
+    pub(crate) fn open(path: &Path) -> Result<Option<DoorbellPage>, FabricError> {
         let found = opening::existing(path).map_err(FabricError::io("open", path))?;
         let Some(file) = found else {
             return Ok(None);
@@ -68,7 +68,7 @@ impl Switchboard {
         if page.u64_at::<AT_MAGIC>().load(Ordering::Acquire) != MAGIC {
             return Err(FabricError::Damaged {
                 path: path.to_owned(),
-                what: "it does not start with the magic number of a switchboard",
+                what: "it does not start with the magic number of a doorbell page",
             });
         }
         let version = page.u32_at::<AT_VERSION>().load(Ordering::Relaxed);
@@ -79,7 +79,7 @@ impl Switchboard {
                 expected: format!("version {VERSION}"),
             });
         }
-        Ok(Some(Switchboard(page)))
+        Ok(Some(DoorbellPage(page)))
     }
 
     fn summary(&self) -> &AtomicU64 {
@@ -124,16 +124,16 @@ impl Switchboard {
         doorbell::fall_asleep(self.wake_word());
     }
 
-    /// Revokes [`Switchboard::fall_asleep`].
+    /// Revokes [`DoorbellPage::fall_asleep`].
     pub(crate) fn stay_awake(&self) {
         doorbell::stay_awake(self.wake_word());
     }
 }
 
-/// The line of a segment at a switchboard.
+/// The line of a segment in a doorbell page.
 #[derive(Clone, Debug)]
-pub(crate) struct SwitchboardLine {
-    pub(crate) board: Arc<Switchboard>,
+pub(crate) struct DoorbellLine {
+    pub(crate) page: Arc<DoorbellPage>,
     /// Less than [`LINES`].
     pub(crate) number: usize,
 }
