@@ -16,7 +16,8 @@ serve)
   nc -ll -p 2222 -e sh &
   echo $! >/root/server
   wait
-  true
+  # The client sees the end of its last connection before this guest's network is gone; it would wait for ever otherwise.
+  while netstat -tn | grep ':2222 ' | grep -qv TIME_WAIT; do sleep 0.1; done
   ;;
 end) at vm1 'kill $(cat /root/server)' ;;
 both)
