@@ -56,7 +56,8 @@ pub(crate) unsafe fn read(from: *mut u8, target: &mut [u8]) {
 /// in `expected` and returns false.
 ///
 /// # Safety
-/// As for [`read`], and the memory is writable.
+/// `at` points to as many bytes as `expected` has, readable and writable. Others access them at the
+/// same time only atomically, by elements of the same size.
 pub(crate) unsafe fn exchange(at: *mut u8, expected: &mut [u8], new: &[u8]) -> bool {
     debug_assert_eq!(expected.len(), new.len());
     let _lock = lock();

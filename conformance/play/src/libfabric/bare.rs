@@ -67,7 +67,8 @@ impl Endpoint {
     /// Posts a receive of `length` bytes. Returns whether the provider had room.
     ///
     /// # Safety
-    /// As for [`Endpoint::bare_send`].
+    /// The buffer is of this endpoint, has at least `length` bytes, and is kept until the
+    /// completion.
     pub unsafe fn bare_recv(
         &self,
         buffer: &BareBuffer,

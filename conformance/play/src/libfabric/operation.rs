@@ -66,7 +66,8 @@ impl Pending {
     /// Returns the number of bytes before the message that count as received.
     ///
     /// # Safety
-    /// As for [`Pending::finish`].
+    /// The library has finished with the operation: it completed, was refused, or its endpoint is
+    /// closed.
     pub(super) unsafe fn counted(&self) -> usize {
         // SAFETY: the memory was made in `begin_within`, and the library has finished with it.
         let memory = unsafe { &*self.memory };

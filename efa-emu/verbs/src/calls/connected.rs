@@ -169,7 +169,9 @@ pub(super) unsafe fn buffer_list(list: *const ibv_sge, count: c_int) -> Result<B
 /// ready to send, or a request that it does not support; `ENOMEM` for a full queue.
 ///
 /// # Safety
-/// As [`post::post_send`].
+/// `pointer` is null or a queue pair of this library. `requests` is null or a valid list, with gather
+/// lists that are valid during the call, and inline data that can be read. `bad` is null or valid
+/// for a write.
 pub(super) unsafe extern "C" fn post_send(
     pointer: *mut ibv_qp,
     requests: *mut ibv_send_wr,
@@ -306,7 +308,7 @@ unsafe fn send_wr(pair: &QueuePair, request: *const ibv_send_wr) -> Result<SendW
 /// Inline data, copied out of the program's memory; `EINVAL` for more than the queue pair allows.
 ///
 /// # Safety
-/// As [`InlineCopy::push_list`].
+/// `list` is null or valid for reads of `count` parts, whose memory can be read.
 pub(super) unsafe fn inline_payload<T: InlinePart>(
     pair: &QueuePair,
     list: *const T,
@@ -329,7 +331,8 @@ pub(super) unsafe fn inline_payload<T: InlinePart>(
 /// queue, or in the reset state.
 ///
 /// # Safety
-/// As [`post::post_recv`].
+/// `pointer` is null or a queue pair of this library. `requests` is null or a valid list with valid
+/// scatter lists. `bad` is null or valid for a write.
 pub(super) unsafe extern "C" fn post_recv(
     pointer: *mut ibv_qp,
     requests: *mut ibv_recv_wr,
@@ -414,7 +417,8 @@ fn to_wc(completion: &Completion) -> ibv_wc {
 /// As [`poll::poll_cq`], for a device with connected queue pairs.
 ///
 /// # Safety
-/// As [`poll::poll_cq`].
+/// `queue` is null or a completion queue of this library; `completions` is valid for writes of
+/// `limit` entries.
 pub(super) unsafe extern "C" fn poll_cq(
     queue: *mut ibv_cq,
     limit: c_int,

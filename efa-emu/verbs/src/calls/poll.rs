@@ -113,7 +113,8 @@ pub(crate) unsafe extern "C" fn poll_cq(
 /// [`poll_cq`], with completions converted by `to_wc`.
 ///
 /// # Safety
-/// As [`poll_cq`].
+/// `queue` is null or a completion queue of this library; `completions` is valid for writes of
+/// `limit` entries.
 #[inline(always)]
 pub(super) unsafe fn poll_as(
     queue: *mut ibv_cq,

@@ -41,7 +41,7 @@ impl Buffers {
     /// Copies a list in place: most lists are short, so the rest of the structure is not copied.
     ///
     /// # Safety
-    /// As [`Buffers::of`].
+    /// `list` is valid for reads of `count` entries, or `count` is 0.
     #[inline]
     pub(crate) unsafe fn set(&mut self, list: *const ibv_sge, count: usize) {
         let mut put = |index: usize| {

@@ -144,7 +144,7 @@ fn write(ring: &'static Ring, kind: u8, flags: u8, body: Body, buffers: &Buffers
 /// `ibv_poll_cq`.
 ///
 /// # Safety
-/// As the library's.
+/// The arguments are valid for rdma-core's `ibv_poll_cq`.
 pub(crate) unsafe extern "C" fn poll_cq(
     queue: *mut ffi::ibv_cq,
     limit: c_int,
@@ -197,7 +197,7 @@ fn see(context: &Context, wc: &ffi::ibv_wc) {
 /// `start_poll` of a known completion queue.
 ///
 /// # Safety
-/// As the library's.
+/// The arguments are valid for rdma-core's `ibv_start_poll`.
 pub(crate) unsafe extern "C" fn start_poll(
     queue: *mut ffi::ibv_cq_ex,
     attributes: *mut ffi::ibv_poll_cq_attr,
@@ -220,7 +220,7 @@ pub(crate) unsafe extern "C" fn start_poll(
 /// `next_poll` of a known completion queue.
 ///
 /// # Safety
-/// As the library's.
+/// The arguments are valid for rdma-core's `ibv_next_poll`.
 pub(crate) unsafe extern "C" fn next_poll(queue: *mut ffi::ibv_cq_ex) -> c_int {
     let polls = POLLS
         .get()
@@ -257,7 +257,7 @@ unsafe fn see_current(queue: *mut ffi::ibv_cq_ex) {
 /// restore registers for it.
 ///
 /// # Safety
-/// As [`see_current`].
+/// The queue has a current completion.
 #[inline(never)]
 unsafe fn look_at_current(queue: *mut ffi::ibv_cq_ex, opcode: u32) {
     // SAFETY: by contract.

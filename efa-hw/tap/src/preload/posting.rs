@@ -152,7 +152,7 @@ unsafe fn ops_of(pair: *mut ffi::ibv_qp) -> Option<&'static RealOps> {
 /// `ibv_post_send`.
 ///
 /// # Safety
-/// As the library's.
+/// The arguments are valid for rdma-core's `ibv_post_send`.
 pub(crate) unsafe extern "C" fn post_send(
     pair: *mut ffi::ibv_qp,
     list: *mut ffi::ibv_send_wr,
@@ -181,7 +181,7 @@ type PostSend = unsafe extern "C" fn(
 /// registers for it.
 ///
 /// # Safety
-/// As [`post_send`].
+/// The arguments are valid for rdma-core's `ibv_post_send`, which is `real`.
 #[inline(never)]
 unsafe fn post_recorded(
     real: PostSend,
@@ -268,7 +268,7 @@ unsafe fn place_in(list: *mut ffi::ibv_send_wr, bad: *mut *mut ffi::ibv_send_wr)
 /// later.
 ///
 /// # Safety
-/// As the library's.
+/// The arguments are valid for rdma-core's `ibv_post_recv`.
 pub(crate) unsafe extern "C" fn post_recv(
     pair: *mut ffi::ibv_qp,
     list: *mut ffi::ibv_recv_wr,
@@ -347,10 +347,10 @@ fn real_of<F>(
 macro_rules! recorded {
     ($($function:ident($($argument:ident: $type:ty),*) |$pair:ident, $known:ident, $session:ident| $change:expr;)*) => {$(
         /// # Safety
-        /// As the library's.
+        /// The arguments are valid for rdma-core's function of this name.
         unsafe extern "C" fn $function($pair: *mut ffi::ibv_qp_ex $(, $argument: $type)*) {
             /// # Safety
-            /// As the library's.
+            /// The arguments are valid for rdma-core's function of this name.
             #[inline(never)]
             unsafe fn record(number: u32, $pair: *mut ffi::ibv_qp_ex $(, $argument: $type)*) {
                 let Some($known) = PAIRS.get($pair.addr()) else {
@@ -380,10 +380,10 @@ macro_rules! recorded {
 }
 
 /// # Safety
-/// As the library's.
+/// The queue pair is valid, and no other thread builds requests for it.
 unsafe extern "C" fn wr_start(pair: *mut ffi::ibv_qp_ex) {
     /// # Safety
-    /// As the library's.
+    /// The queue pair is valid, and no other thread builds requests for it.
     #[inline(never)]
     unsafe fn record(number: u32, pair: *mut ffi::ibv_qp_ex) {
         let Some(known) = PAIRS.get(pair.addr()) else {
@@ -407,7 +407,7 @@ unsafe extern "C" fn wr_start(pair: *mut ffi::ibv_qp_ex) {
 }
 
 /// # Safety
-/// As the library's.
+/// The queue pair is valid, and this thread has called `wr_start`.
 unsafe extern "C" fn wr_complete(pair: *mut ffi::ibv_qp_ex) -> c_int {
     let Some(real) = real_of(pair, |real| real.wr_complete) else {
         return libc::EINVAL;
@@ -424,7 +424,7 @@ unsafe extern "C" fn wr_complete(pair: *mut ffi::ibv_qp_ex) -> c_int {
 /// Posts the built requests and records them.
 ///
 /// # Safety
-/// As [`wr_complete`].
+/// The queue pair is valid, this thread has called `wr_start`, and `real` is its `wr_complete`.
 #[inline(never)]
 unsafe fn complete_recorded(
     real: unsafe extern "C" fn(*mut ffi::ibv_qp_ex) -> c_int,
