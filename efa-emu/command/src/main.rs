@@ -25,10 +25,11 @@ use std::env;
 use std::path::PathBuf;
 use std::process::ExitCode;
 
-use clap::{CommandFactory, Parser, Subcommand};
+use clap::{Args, CommandFactory, Parser, Subcommand};
 use efa_commands::{Failure, end, installation};
 use efa_options::bridge::BridgeArguments;
 use efa_options::pages;
+use efa_options::pci::{self, PciArguments};
 use efa_options::vm::{VM, VmArguments};
 
 use output::PROGRAM;
@@ -114,8 +115,12 @@ fn main() -> ExitCode {
         Command::Wireshark(arguments) => arguments.execute(),
         Command::Extcap(arguments) => arguments.execute(),
         Command::Pages { directory } => {
-            let written = pages::write(Arguments::command(), &directory);
-            written.map(|()| ExitCode::SUCCESS).map_err(Failure::from)
+            let pci = clap::Command::new(pci::PROGRAM).version(env!("CARGO_PKG_VERSION"));
+            [Arguments::command(), PciArguments::augment_args(pci)]
+                .into_iter()
+                .try_for_each(|command| pages::write(command, &directory))
+                .map(|()| ExitCode::SUCCESS)
+                .map_err(Failure::from)
         }
     };
     end(PROGRAM, outcome)

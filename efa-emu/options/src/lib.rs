@@ -5,6 +5,8 @@
 //! * [`capture_output`]: the common parts of commands that write captures: options, filter, order
 //!   of time, files.
 //! * [`pages`]: manual pages and shell completions of a command.
+//! * [`pci`]: the command line of the program that presents a device to QEMU; `efa-emu` writes its
+//!   manual page.
 //! * [`vm`]: the command line of the program that starts virtual machines; used like [`bridge`].
 //!
 //! ```no_run
@@ -21,4 +23,5 @@
 pub mod bridge;
 pub mod capture_output;
 pub mod pages;
+pub mod pci;
 pub mod vm;

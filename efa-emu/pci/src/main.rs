@@ -1,41 +1,30 @@
 //! `efa-emu-pci`: a device of this machine's fabric as a PCI device of a virtual machine.
 
-use std::ffi::OsString;
 use std::fs;
 use std::os::unix::fs::FileTypeExt;
 use std::os::unix::net::{UnixListener, UnixStream};
 use std::os::unix::process::CommandExt;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 use std::process::{Command, ExitCode};
 use std::sync::Arc;
 use std::time::Duration;
 
 use clap::Parser;
 use efa_commands::{Failure, child, complain, end};
+use efa_options::pci::{PROGRAM, PciArguments};
 use efa_pci::function::Function;
 use efa_pci::vfio::Server;
 use efa_shm::HostConfig;
 use rustix::process::Signal;
 
-const PROGRAM: &str = "efa-emu-pci";
-
 /// Interval of checks for the program's exit, in addition to its signal.
 const LOOK: Duration = Duration::from_secs(1);
 
-/// Gives a virtual machine an EFA device, by vfio-user.
-///
-/// To be started by `efa-emu run`, whose host the device belongs to. QEMU gets it by
-/// -device '{"driver":"vfio-user-pci","socket":{"type":"unix","path":"SOCKET"}}'
-/// and has to share the guest's memory:
-/// -object memory-backend-memfd,id=mem,size=512M,share=on -machine q35,memory-backend=mem
 #[derive(Parser)]
 #[command(name = PROGRAM, version, long_version = efa_commands::installation::version_text())]
 struct Arguments {
-    /// The socket for QEMU. It is created.
-    socket: PathBuf,
-    /// A program to start once the socket exists. This command exits together with it.
-    #[arg(last = true)]
-    command: Vec<OsString>,
+    #[command(flatten)]
+    pci: PciArguments,
 }
 
 fn main() -> ExitCode {
@@ -44,7 +33,7 @@ fn main() -> ExitCode {
 }
 
 fn execute() -> Result<ExitCode, Failure> {
-    let Arguments { socket, command } = Arguments::parse();
+    let PciArguments { socket, command } = Arguments::parse().pci;
     let mut function = Function::open(HostConfig::from_env()?)?;
     function.on_notice(|text| complain(PROGRAM, text));
     let server = Arc::new(Server::new(listen(&socket)?));
