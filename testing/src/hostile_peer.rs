@@ -53,12 +53,12 @@ const BYSTANDER_TAG: u64 = 1 << 50;
 /// Only builds with debug assertions count the steps.
 #[cfg(debug_assertions)]
 const MOST_STEPS: usize =
-    8 * 16 + 512 + REMOTE_OPERATIONS + 7 * PEER_OPERATIONS + 2 * HELD_BYTES / 256;
+    8 * 16 + 512 + REMOTE_OPERATIONS + 7 * PEER_OPERATIONS + 2 * DEFERRED_BYTES / 256;
 /// The limit of concurrent operations of all peers.
 const REMOTE_OPERATIONS: usize = 12;
 /// The limit of concurrent requests of one peer.
 const PEER_OPERATIONS: usize = 24;
-const HELD_BYTES: usize = 64 << 10;
+const DEFERRED_BYTES: usize = 64 << 10;
 const RECV_DEPTH: usize = 32;
 const SEND_DEPTH: usize = 16;
 
@@ -148,8 +148,8 @@ fn config(choices: &mut Choices<'_>) -> EndpointConfig {
         remote_operations: REMOTE_OPERATIONS,
         peer_operations: PEER_OPERATIONS,
         reorder_window: 64,
-        held_bytes: HELD_BYTES,
-        peer_held_bytes: HELD_BYTES / 4,
+        deferred_bytes: DEFERRED_BYTES,
+        peer_deferred_bytes: DEFERRED_BYTES / 4,
         max_implicit_peers: 4,
         first_msg_id: if choices.flag() { 0 } else { u32::MAX - 2 },
         max_medium_size: 600,
@@ -1004,17 +1004,17 @@ impl<'a> HostileRun<'a> {
 
     fn check_limits(&self) {
         let usage = self.dut.usage();
-        let limit = HELD_BYTES / MTU + RECV_DEPTH;
+        let limit = DEFERRED_BYTES / MTU + RECV_DEPTH;
         assert!(
-            usage.held_packets <= limit.max(HELD_BYTES / 128 + RECV_DEPTH),
+            usage.deferred_packets <= limit.max(DEFERRED_BYTES / 128 + RECV_DEPTH),
             "{usage:?}"
         );
         let operations = self.dut.config().max_operations + REMOTE_OPERATIONS;
         assert!(usage.outbound <= operations, "{usage:?}");
         assert!(usage.inbound <= operations, "{usage:?}");
-        assert!(usage.waiting <= usage.held_packets, "{usage:?}");
+        assert!(usage.waiting <= usage.deferred_packets, "{usage:?}");
         assert!(
-            usage.assemblies <= usage.held_packets + usage.inbound,
+            usage.assemblies <= usage.deferred_packets + usage.inbound,
             "{usage:?}"
         );
         // The hostile queue pair may pose as several peers. Packets for a removed one are dropped

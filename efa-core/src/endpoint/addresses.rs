@@ -117,7 +117,7 @@ impl<N: Nic> Endpoint<N> {
             .drop_held_operations(peer, failure, CompleteMessages::Dropped);
         if let Some(state) = self.channel.peers.state_mut(peer) {
             for head in state.window.drain() {
-                self.channel.drop_held(peer, head);
+                self.channel.drop_deferred(peer, head);
             }
         }
         self.channel.drop_pending_aborts(peer, failure);

@@ -45,8 +45,8 @@
 //!   [`OperationFlags::DELIVERY_COMPLETE`], when the receiver has the data in its buffer.
 //! * Memory of the application is not accessed after its operation has completed.
 //! * No packet of a peer makes the endpoint panic, affects other peers, or makes the endpoint store
-//!   more than [`EndpointConfig::held_bytes`] of packets. Where peers are not trusted,
-//!   [`EndpointConfig::peer_held_bytes`] and [`EndpointConfig::peer_operations`] limit each of
+//!   more than [`EndpointConfig::deferred_bytes`] of packets. Where peers are not trusted,
+//!   [`EndpointConfig::peer_deferred_bytes`] and [`EndpointConfig::peer_operations`] limit each of
 //!   them.
 //! * Operations of peers and operations of the application have separate limits
 //!   ([`EndpointConfig::remote_operations`], [`EndpointConfig::max_operations`]), so neither can
@@ -168,7 +168,7 @@ impl<N: Nic> Endpoint<N> {
             inbound: self.receiving.len()
                 + self.user_receives.as_ref().map_or(0, |user| user.len()),
             unexpected: self.receiving.unexpected.len(),
-            held_packets: self.channel.posting.held_len(),
+            deferred_packets: self.channel.posting.deferred_len(),
             packets: self.channel.posting.len(),
             assemblies: self.receiving.unexpected.assemblies_len(),
             claimed: self.receiving.unexpected.claims_len(),

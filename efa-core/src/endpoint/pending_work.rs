@@ -78,13 +78,13 @@ impl<N: Nic> Endpoint<N> {
     /// will not arrive, and the packets that wait for an earlier message.
     fn drop_unfinished(&mut self, peer: PeerId, failure: Failure) {
         for head in self.receiving.unexpected.abandon_unfinished(peer, failure) {
-            self.channel.drop_held(peer, head);
+            self.channel.drop_deferred(peer, head);
         }
         self.receive_side()
             .drop_held_operations(peer, failure, CompleteMessages::Received);
         if let Some(state) = self.channel.peers.state_mut(peer) {
             for head in state.window.drain() {
-                self.channel.drop_held(peer, head);
+                self.channel.drop_deferred(peer, head);
             }
         }
     }

@@ -4,7 +4,7 @@
 use crate::endpoint::Endpoint;
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::packet::ReceivedPacket;
-use crate::endpoint::receiving::HeldOperation;
+use crate::endpoint::receiving::DeferredOperation;
 use crate::nic::Nic;
 use crate::wire::{Header, LongctsRtw, LongreadRtw, Packet, PacketType, Payload, Rtr};
 
@@ -54,7 +54,10 @@ impl<N: Nic> Endpoint<N> {
         let packet_type = request.packet_type;
         if self.channel.begin_request(peer, packet_type) {
             match self.channel.make_wait(peer, packet, packet_type) {
-                Some(head) => self.channel.quota.hold(peer, HeldOperation::Request(head)),
+                Some(head) => self
+                    .channel
+                    .quota
+                    .defer(peer, DeferredOperation::Request(head)),
                 None => self.channel.quota.end_request(peer),
             }
         } else {
@@ -96,11 +99,11 @@ impl<N: Nic> Endpoint<N> {
         }
     }
 
-    fn admit(&mut self, peer: PeerId, operation: HeldOperation) {
+    fn admit(&mut self, peer: PeerId, operation: DeferredOperation) {
         match operation {
-            HeldOperation::Request(head) => {
+            DeferredOperation::Request(head) => {
                 self.channel.quota.end_request(peer);
-                let Some((packet, _)) = self.channel.take_held(peer, head) else {
+                let Some((packet, _)) = self.channel.take_deferred(peer, head) else {
                     return;
                 };
                 let incoming = self.channel.posting.parse_again(&packet);
@@ -109,7 +112,7 @@ impl<N: Nic> Endpoint<N> {
                 }
                 self.channel.posting.release(packet);
             }
-            HeldOperation::Part(key) => self.receive_side().receive_held_part(peer, key),
+            DeferredOperation::Part(key) => self.receive_side().receive_deferred_part(peer, key),
         }
     }
 }

@@ -331,7 +331,7 @@ fn claimed_messages_fail_their_receive_in_every_subprotocol() {
         script.begin(subprotocol, 0);
         let (claim, _) = script.dut.claim(SourceFilter::Any, None).unwrap();
         script.abandon(0, PeerError::NO_OP, OpeType::TXE);
-        assert_eq!(script.dut.usage().held_packets, 0);
+        assert_eq!(script.dut.usage().deferred_packets, 0);
         let entry = script.fail_to_receive(claim, 8);
         assert_eq!((entry.context, entry.failure), (8, ABORTED));
         script.expect_nothing_left();
@@ -369,7 +369,7 @@ fn deferred_messages_fail_in_every_subprotocol() {
             assert_eq!(script.error().failure, ABORTED, "{subprotocol:?}");
         }
         let usage = script.dut.usage();
-        assert_eq!((usage.waiting, usage.held_packets), (0, 0), "{usage:?}");
+        assert_eq!((usage.waiting, usage.deferred_packets), (0, 0), "{usage:?}");
         script.expect_silence();
     }
 }
@@ -468,11 +468,11 @@ fn an_out_of_order_message_is_dropped_unmatched() {
         script.begin(Subprotocol::Medium, msg_id);
         script.begin(Subprotocol::Medium, msg_id);
     }
-    assert_eq!(script.dut.usage().held_packets, 4);
+    assert_eq!(script.dut.usage().deferred_packets, 4);
     script.abandon(1, PeerError::NO_OP, OpeType::TXE);
-    assert_eq!(script.dut.usage().held_packets, 2);
+    assert_eq!(script.dut.usage().deferred_packets, 2);
     script.abandon(100, PeerError::NO_OP, OpeType::TXE);
-    assert_eq!(script.dut.usage().held_packets, 0);
+    assert_eq!(script.dut.usage().deferred_packets, 0);
     script.begin(Subprotocol::Eager, 2);
     script.expect_no_completion();
     script.begin(Subprotocol::Eager, 0);
@@ -983,10 +983,14 @@ fn unfinishable_messages_are_dropped_and_whole_ones_remain() {
     // A message after one that has not arrived.
     script.segment(3, 0);
     let usage = script.dut.usage();
-    assert_eq!((usage.unexpected, usage.held_packets), (2, 5));
+    assert_eq!((usage.unexpected, usage.deferred_packets), (2, 5));
     script.peer_ends(peer);
     let usage = script.dut.usage();
-    assert_eq!((usage.unexpected, usage.held_packets), (1, 3), "{usage:?}");
+    assert_eq!(
+        (usage.unexpected, usage.deferred_packets),
+        (1, 3),
+        "{usage:?}"
+    );
     script.recv(0, 300, 7);
     let entry = script.completion();
     assert_eq!((entry.context, entry.length), (7, 300));
@@ -1002,7 +1006,7 @@ fn an_unfinishable_claimed_message_fails_its_receive() {
     script.segment(0, 0);
     let (claim, _) = script.dut.claim(SourceFilter::Any, None).unwrap();
     script.peer_ends(peer);
-    assert_eq!(script.dut.usage().held_packets, 0);
+    assert_eq!(script.dut.usage().deferred_packets, 0);
     let entry = script.fail_to_receive(claim, 8);
     let failure = Failure::from(Status::RemoteBadDestQpn);
     assert_eq!((entry.context, entry.failure), (8, failure));

@@ -157,7 +157,7 @@ fn sixteen_busy_peers_leave_room_for_others() {
     assert_eq!(one_more, Err(EndpointError::TryAgain), "as before");
     let usage = script.dut.usage();
     assert_eq!(
-        (usage.inbound, usage.waiting, usage.held_packets),
+        (usage.inbound, usage.waiting, usage.deferred_packets),
         (8, 0, 0)
     );
     assert_eq!(script.dut.poll_event(), None);
@@ -195,7 +195,7 @@ fn reads_of_busy_peers_leave_room_for_sends() {
     assert_eq!(answered, [0, 1, 100, 101, 200, 201, 300, 301, 400, 401]);
     let usage = script.dut.usage();
     assert_eq!(
-        (usage.outbound, usage.waiting, usage.held_packets),
+        (usage.outbound, usage.waiting, usage.deferred_packets),
         (0, 0, 0)
     );
     for context in 0..8 {
@@ -221,7 +221,7 @@ fn removing_a_peer_removes_its_deferred_work() {
     assert_eq!(granted.len(), 1, "the other's turn has come");
     grant(&mut script, other, granted[0].1, LENGTH);
     assert_eq!(script.dut.usage().inbound, 0);
-    assert_eq!(script.dut.usage().held_packets, 0);
+    assert_eq!(script.dut.usage().deferred_packets, 0);
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn deferred_work_skips_deregistered_memory() {
     assert_eq!(failures.count(), 3);
     let usage = script.dut.usage();
     assert_eq!(
-        (usage.inbound, usage.waiting, usage.held_packets),
+        (usage.inbound, usage.waiting, usage.deferred_packets),
         (0, 0, 0)
     );
 }
@@ -249,7 +249,7 @@ fn peers_exceeding_deferral_memory_are_given_up() {
     let settings = EndpointConfig {
         remote_operations: 2,
         recv_buffers: 8,
-        held_bytes: 1024,
+        deferred_bytes: 1024,
         ..config()
     };
     let (mut script, _) = connected_with(settings, traits());
@@ -268,7 +268,7 @@ fn peers_exceeding_deferral_memory_are_given_up() {
     // One runs, two wait in device buffers, eight in 128 bytes each.
     assert_eq!(sent, 12);
     assert_eq!(script.network.receives_posted(0), 8);
-    assert_eq!(script.dut.usage().held_packets, 0);
+    assert_eq!(script.dut.usage().deferred_packets, 0);
 }
 
 fn long(script: &Script, number: u32) -> LongctsRtm {
@@ -415,7 +415,7 @@ fn deferred_multi_receive_messages_end_with_their_peer() {
     script.expect_no_completion();
     let usage = script.dut.usage();
     assert_eq!((usage.inbound, usage.waiting), (1, 0));
-    assert_eq!((usage.held_packets, usage.assemblies), (0, 0));
+    assert_eq!((usage.deferred_packets, usage.assemblies), (0, 0));
 }
 
 #[test]

@@ -40,7 +40,7 @@ fn total(usage: &Usage) -> usize {
         + usage.outbound
         + usage.inbound
         + usage.unexpected
-        + usage.held_packets
+        + usage.deferred_packets
         + usage.packets
         + usage.assemblies
         + usage.owed

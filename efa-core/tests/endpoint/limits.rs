@@ -63,8 +63,8 @@ fn peers_owed_too_many_answers_are_given_up() {
 #[test]
 fn one_peer_cannot_exhaust_deferral_memory() {
     let settings = EndpointConfig {
-        held_bytes: 1 << 20,
-        peer_held_bytes: 10 * 128,
+        deferred_bytes: 1 << 20,
+        peer_deferred_bytes: 10 * 128,
         ..config()
     };
     let (mut script, peer) = connected_with(settings, traits());
@@ -79,13 +79,13 @@ fn one_peer_cannot_exhaust_deferral_memory() {
     let one_too_many = script.eager(10);
     script.send(&one_too_many, b"unexpected");
     assert_eq!(failed_peer(&mut script), Some(peer));
-    assert_eq!(script.dut.usage().held_packets, 0);
+    assert_eq!(script.dut.usage().deferred_packets, 0);
 }
 
 #[test]
 fn messages_after_the_end_take_no_receive() {
     let settings = EndpointConfig {
-        peer_held_bytes: 2048,
+        peer_deferred_bytes: 2048,
         ..config()
     };
     let (mut script, peer) = connected_with(settings, traits());
@@ -105,14 +105,14 @@ fn messages_after_the_end_take_no_receive() {
     script.send(&unexpected, &[0; 600]);
     assert_eq!(failed_peer(&mut script), Some(peer));
     script.expect_silence();
-    assert_eq!(script.dut.usage().held_packets, 0);
+    assert_eq!(script.dut.usage().deferred_packets, 0);
     assert!(script.dut.cancel(receive), "it still waits");
 }
 
 #[test]
 fn receiving_a_message_frees_its_peers_share() {
     let settings = EndpointConfig {
-        peer_held_bytes: 128,
+        peer_deferred_bytes: 128,
         ..config()
     };
     let (mut script, _) = connected_with(settings, traits());
@@ -288,7 +288,7 @@ fn unordered_messages_match_on_arrival_atomics_in_turn() {
     script.expect(|packet| assert_eq!(packet.base.packet_type, PacketType::AtomRsp));
     assert_eq!(script.network.memory(0, counter.address, 8)[0], 1);
     assert_eq!(script.network.memory(0, MEMORY, 1), [2]);
-    assert_eq!(script.dut.usage().held_packets, 0);
+    assert_eq!(script.dut.usage().deferred_packets, 0);
 }
 
 /// Another endpoint or a thread of the application changes the memory in between.

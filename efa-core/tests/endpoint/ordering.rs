@@ -40,7 +40,7 @@ fn messages_are_ordered_across_wraparound() {
             .map(|number| (number * 16, vec![number as u8]))
             .collect();
         assert_eq!(received(&mut script), expected, "{order:?}");
-        assert_eq!(script.dut.usage().held_packets, 0);
+        assert_eq!(script.dut.usage().deferred_packets, 0);
     }
 }
 
@@ -81,7 +81,7 @@ fn a_duplicate_message_is_refused() {
         PacketError::AlreadyProcessed { msg_id: 2 }
     );
     assert_eq!(script.dut.usage().unexpected, 3);
-    assert_eq!(script.dut.usage().held_packets, 3);
+    assert_eq!(script.dut.usage().deferred_packets, 3);
 }
 
 #[test]
@@ -97,7 +97,7 @@ fn early_messages_beyond_the_window_give_up_peers() {
     for msg_id in 1..window {
         script.send(&script.eager(msg_id), &msg_id.to_le_bytes());
     }
-    assert_eq!(script.dut.usage().held_packets, window as usize - 1);
+    assert_eq!(script.dut.usage().deferred_packets, window as usize - 1);
     // The missing one comes after all.
     script.send(&script.eager(0), &0_u32.to_le_bytes());
     assert_eq!(script.dut.usage().unexpected, window as usize);
@@ -121,7 +121,7 @@ fn early_messages_beyond_the_window_give_up_peers() {
         script.dut.poll_event(),
         Some(Event::PeerFailed { peer: other, .. }) if other == peer
     ));
-    assert_eq!(script.dut.usage().held_packets, 0);
+    assert_eq!(script.dut.usage().deferred_packets, 0);
     // The peer's packets are dropped, and sends to it fail.
     script.send(&script.eager(window), b"x");
     assert_eq!(script.dut.statistics().from_failed_peers, 1);
@@ -181,7 +181,7 @@ fn early_packets_do_not_exhaust_receive_buffers() {
 fn memory_for_waiting_packets_is_bounded() {
     let mut script = Script::with(
         EndpointConfig {
-            held_bytes: 4 * 128,
+            deferred_bytes: 4 * 128,
             ..config()
         },
         DeviceTraits {
@@ -202,7 +202,7 @@ fn memory_for_waiting_packets_is_bounded() {
     }
     script.progress();
     assert_eq!(script.network.receives_posted(0), 8);
-    assert_eq!(script.dut.usage().held_packets, 0);
+    assert_eq!(script.dut.usage().deferred_packets, 0);
 }
 
 fn tagged(script: &Script, msg_id: u32, tag: u64) -> EagerRtm {
@@ -326,7 +326,7 @@ fn segments_come_in_any_order_and_split() {
             assert_eq!(script.completion().length, 30, "{order:?} {posted_after}");
             assert_eq!(script.network.memory(0, MEMORY, 30), data);
             assert_eq!(script.dut.usage().assemblies, 0);
-            assert_eq!(script.dut.usage().held_packets, 1);
+            assert_eq!(script.dut.usage().deferred_packets, 1);
             assert_eq!(script.dut.poll_event(), None);
         }
     }

@@ -164,7 +164,7 @@ fn messages_can_be_looked_at_claimed_and_discarded() {
     assert_eq!(script.dut.discard(claim), Err(EndpointError::UnknownClaim));
     script.expect_no_completion();
     assert_eq!(script.dut.peek(any, all), Some(info(2, 5)));
-    assert_eq!(script.dut.usage().held_packets, 1);
+    assert_eq!(script.dut.usage().deferred_packets, 1);
 }
 
 #[test]
@@ -239,7 +239,7 @@ fn claims_of_a_removed_peer_name_nothing() {
         recv_claimed(&mut script, claim, 8),
         Err(EndpointError::UnknownClaim)
     );
-    assert_eq!(script.dut.usage().held_packets, 0);
+    assert_eq!(script.dut.usage().deferred_packets, 0);
 }
 
 #[test]

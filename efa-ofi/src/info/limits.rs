@@ -109,7 +109,7 @@ impl Limits {
                 ..fi_tx_attr::default()
             },
             rx: fi_rx_attr {
-                total_buffered_recv: settings::of_environment().held_bytes,
+                total_buffered_recv: settings::of_environment().deferred_bytes,
                 size: rx_size,
                 iov_limit: IOV_LIMIT,
                 ..fi_rx_attr::default()

@@ -11,7 +11,7 @@ use std::time::Duration;
 use crate::capture::CapturedPacket;
 
 /// The bytes of frames that are held back.
-const HELD_BYTES: usize = 32 << 20;
+const DEFERRED_BYTES: usize = 32 << 20;
 /// The bytes of a frame besides its payload.
 const FRAME_BYTES: usize = size_of::<CapturedPacket>();
 
@@ -50,7 +50,7 @@ impl Ord for TimeOrdered {
 #[error(
     "packet {number} was captured before packets that stand more than {} MiB further up in the file; \
      sort the capture by time first: `reordercap IN OUT`",
-    HELD_BYTES >> 20
+    DEFERRED_BYTES >> 20
 )]
 pub struct OutOfOrder {
     /// The frame's number.
@@ -85,7 +85,7 @@ impl TimeSorter {
             Some(last) if last.key() > held.key() => self.late.push(held),
             _ => self.orderly.push_back(held),
         }
-        if self.bytes <= HELD_BYTES {
+        if self.bytes <= DEFERRED_BYTES {
             return Ok(None);
         }
         Ok(self.pop())

@@ -30,12 +30,12 @@ pub struct EndpointConfig {
     pub reorder_window: u32,
     /// Bytes of early or unexpected packets that may be kept outside of device buffers. Beyond that
     /// such packets stay in device buffers, and peers see receiver-not-ready. Default 1 GiB.
-    pub held_bytes: usize,
+    pub deferred_bytes: usize,
     /// Limit in bytes for the waiting packets of one peer, wherever they are stored. Each packet
     /// counts as at least 128 bytes. A peer beyond the limit is given up. Where peers are not
-    /// trusted, this prevents one of them from using up [`EndpointConfig::held_bytes`]. Default: no
-    /// limit.
-    pub peer_held_bytes: usize,
+    /// trusted, this prevents one of them from using up [`EndpointConfig::deferred_bytes`]. Default:
+    /// no limit.
+    pub peer_deferred_bytes: usize,
     /// Limit for the pending requests of one peer: its
     /// [`remote_operations`](EndpointConfig::remote_operations), running or waiting, and answers
     /// (RECEIPT, EOR, ATOMRSP) that wait to be sent. A peer beyond the limit is given up. Default
@@ -102,8 +102,8 @@ impl Default for EndpointConfig {
             max_operations: (1 << 20) - (1 << 16) - 1,
             remote_operations: 1 << 16,
             reorder_window: 1 << 16,
-            held_bytes: 1 << 30,
-            peer_held_bytes: usize::MAX,
+            deferred_bytes: 1 << 30,
+            peer_deferred_bytes: usize::MAX,
             peer_operations: 1 << 16,
             ordered: true,
             max_implicit_peers: 1 << 16,

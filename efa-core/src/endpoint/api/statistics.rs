@@ -147,7 +147,7 @@ pub struct Usage {
     /// Messages that no receive has matched.
     pub unexpected: usize,
     /// Packets that wait for their turn or for a receive.
-    pub held_packets: usize,
+    pub deferred_packets: usize,
     /// Packets in the device, or waiting to be posted again.
     pub packets: usize,
     /// Messages with missing packets.

@@ -29,7 +29,7 @@ pub(crate) struct Conversation {
     /// PEER_ERROR.
     pub(super) pending_aborts: Vec<PendingAbort>,
     /// Memory of the peer's packets that wait, in bytes.
-    pub(crate) held_bytes: usize,
+    pub(crate) deferred_bytes: usize,
     /// Messages to the peer that it reads in part by RDMA.
     pub(crate) read_based: ReadBased,
     /// The back-off after receiver-not-ready errors of the peer.
@@ -39,7 +39,7 @@ pub(crate) struct Conversation {
 impl Conversation {
     /// Returns whether nothing is in flight in either direction.
     pub(crate) fn is_idle(&self) -> bool {
-        self.sequence.is_idle() && self.held_bytes == 0 && self.backoff.is_idle()
+        self.sequence.is_idle() && self.deferred_bytes == 0 && self.backoff.is_idle()
     }
 
     /// Accepts a message whose turn it is, if no HANDSHAKE to the peer is due and none of its
@@ -64,7 +64,7 @@ impl From<MsgId> for Conversation {
             heard: false,
             window: ReorderWindow::new(first),
             pending_aborts: Vec::new(),
-            held_bytes: 0,
+            deferred_bytes: 0,
             read_based: ReadBased::default(),
             backoff: PeerBackoff::default(),
         }
@@ -287,9 +287,9 @@ impl Peers<Conversation> {
         let Some(state) = self.state_mut(peer) else {
             return false;
         };
-        let fits = bytes <= limit.saturating_sub(state.held_bytes);
+        let fits = bytes <= limit.saturating_sub(state.deferred_bytes);
         if fits {
-            state.held_bytes += bytes;
+            state.deferred_bytes += bytes;
         }
         fits
     }
@@ -297,7 +297,7 @@ impl Peers<Conversation> {
     /// Releases bytes of [`Peers::take_share`].
     pub(crate) fn give_share_back(&mut self, peer: PeerId, bytes: usize) {
         if let Some(state) = self.state_mut(peer) {
-            state.held_bytes -= bytes;
+            state.deferred_bytes -= bytes;
         }
     }
 

@@ -27,7 +27,7 @@ use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::peers::Peers;
 use crate::endpoint::posting::{Posting, Work};
 use crate::endpoint::quota::Quota;
-use crate::endpoint::receiving::HeldOperation;
+use crate::endpoint::receiving::DeferredOperation;
 use crate::endpoint::sending::ReadBased;
 use crate::endpoint::sending::choice::LocalCapabilities;
 use crate::nic::Nic;
@@ -53,7 +53,7 @@ pub(crate) struct Channel<N> {
     /// Peers whose queue pair no longer exists, each with the failure that showed it, for
     /// [`Endpoint::end_waits`](crate::endpoint::Endpoint::end_waits).
     pub(crate) gone: Vec<(PeerId, Failure)>,
-    pub(crate) quota: Quota<HeldOperation>,
+    pub(crate) quota: Quota<DeferredOperation>,
     /// Completions and events for the application.
     pub(crate) reports: Reports,
     pub(crate) now: Instant,
@@ -118,7 +118,7 @@ impl<N: Nic> Channel<N> {
             // again.
             state.handshake.request_lost();
             // Leftovers of earlier operations are recorded under the peer's earlier id.
-            state.held_bytes = 0;
+            state.deferred_bytes = 0;
             state.read_based = ReadBased::default();
         }
     }

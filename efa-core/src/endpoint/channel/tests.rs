@@ -272,7 +272,7 @@ fn a_packet_beyond_its_peers_share_is_returned() {
     let length = 100;
     let (mut channel, peer) = channel(EndpointConfig {
         // Copies of packets of this length occupy 128 bytes.
-        peer_held_bytes: 2 * 128,
+        peer_deferred_bytes: 2 * 128,
         ..EndpointConfig::default()
     });
     let receive = |channel: &mut Channel<FakeNic>| {
@@ -282,15 +282,15 @@ fn a_packet_beyond_its_peers_share_is_returned() {
     let mut chain = None;
     for _ in 0..2 {
         let packet = receive(&mut channel);
-        chain = Some(channel.hold(peer, packet, chain).ok().unwrap());
+        chain = Some(channel.defer(peer, packet, chain).ok().unwrap());
     }
     let packet = receive(&mut channel);
-    let back = channel.hold(peer, packet, chain).err().unwrap();
+    let back = channel.defer(peer, packet, chain).err().unwrap();
     assert_eq!(back.len(), length);
     channel.posting.release(back);
-    channel.drop_held(peer, chain.unwrap());
-    assert_eq!(channel.posting.held_len(), 0);
-    assert_eq!(channel.peers.state(peer).unwrap().held_bytes, 0);
+    channel.drop_deferred(peer, chain.unwrap());
+    assert_eq!(channel.posting.deferred_len(), 0);
+    assert_eq!(channel.peers.state(peer).unwrap().deferred_bytes, 0);
 }
 
 /// `count` pieces of memory that are not registered.

@@ -2,7 +2,7 @@
 
 use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::memory::packet::ReceivedPacket;
-use crate::endpoint::posting::{HeldId, footprint};
+use crate::endpoint::posting::{DeferredPacketId, footprint};
 use crate::nic::Nic;
 use crate::wire::PacketType;
 
@@ -13,21 +13,21 @@ impl<N: Nic> Channel<N> {
     ///
     /// # Errors
     /// Returns the packet if too many packets wait, of all peers or of this one.
-    pub(crate) fn hold(
+    pub(crate) fn defer(
         &mut self,
         peer: PeerId,
         packet: ReceivedPacket,
-        next: Option<HeldId>,
-    ) -> Result<HeldId, ReceivedPacket> {
+        next: Option<DeferredPacketId>,
+    ) -> Result<DeferredPacketId, ReceivedPacket> {
         let bytes = footprint(&packet);
         if !self
             .peers
-            .take_share(peer, bytes, self.config.peer_held_bytes)
+            .take_share(peer, bytes, self.config.peer_deferred_bytes)
         {
             return Err(packet);
         }
         self.posting
-            .hold(packet, next)
+            .defer(packet, next)
             .inspect_err(|_| self.peers.give_share_back(peer, bytes))
     }
 
@@ -38,34 +38,37 @@ impl<N: Nic> Channel<N> {
         peer: PeerId,
         packet: ReceivedPacket,
         packet_type: PacketType,
-    ) -> Option<HeldId> {
+    ) -> Option<DeferredPacketId> {
         // In one of the last device buffers, the packet would block the packets that it waits for.
-        let held = match self.posting.has_memory_for(&packet) {
-            true => self.hold(peer, packet, None),
+        let deferred = match self.posting.has_memory_for(&packet) {
+            true => self.defer(peer, packet, None),
             false => Err(packet),
         };
-        held.inspect_err(|_| self.give_up(peer, packet_type))
+        deferred
+            .inspect_err(|_| self.give_up(peer, packet_type))
             .map_err(|packet| self.posting.release(packet))
             .ok()
     }
 
     /// Removes a waiting packet of a peer. Returns it, and the next packet of its chain.
-    pub(crate) fn take_held(
+    pub(crate) fn take_deferred(
         &mut self,
         peer: PeerId,
-        id: HeldId,
-    ) -> Option<(ReceivedPacket, Option<HeldId>)> {
+        id: DeferredPacketId,
+    ) -> Option<(ReceivedPacket, Option<DeferredPacketId>)> {
         #[cfg(any(test, debug_assertions))]
         crate::endpoint::base::steps::step();
-        let (packet, next) = self.posting.take_held(id)?;
+        let (packet, next) = self.posting.take_deferred(id)?;
         self.peers.give_share_back(peer, footprint(&packet));
         Some((packet, next))
     }
 
     /// Releases a chain of waiting packets of a peer.
-    pub(crate) fn drop_held(&mut self, peer: PeerId, head: HeldId) {
+    pub(crate) fn drop_deferred(&mut self, peer: PeerId, head: DeferredPacketId) {
         let mut next = Some(head);
-        while let Some((packet, behind)) = next.and_then(|held| self.take_held(peer, held)) {
+        while let Some((packet, behind)) =
+            next.and_then(|deferred| self.take_deferred(peer, deferred))
+        {
             next = behind;
             self.posting.release(packet);
         }

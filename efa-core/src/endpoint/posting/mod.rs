@@ -6,7 +6,7 @@
 
 mod backoff;
 mod buffers;
-mod held;
+mod deferred;
 mod in_flight;
 mod pending;
 mod received;
@@ -20,12 +20,12 @@ use crate::nic::{Completion, Domain, Doorbell, Nic, PolledNic, QueuePair};
 
 use backoff::Backoffs;
 use buffers::ReceiveBuffers;
-use held::HeldPackets;
+use deferred::DeferredPackets;
 use in_flight::InFlight;
 use work::WorkQueues;
 
 pub(crate) use backoff::PeerBackoff;
-pub(crate) use held::{HeldId, footprint};
+pub(crate) use deferred::{DeferredPacketId, footprint};
 pub(crate) use in_flight::{
     CompletedRequest, FinishedRequest, Headerless, OnePacket, Outgoing, PacketOwner, Rdma,
 };
@@ -44,7 +44,7 @@ pub(crate) struct Posting<N> {
     max_deferred_work_buffers: usize,
     receives: ReceiveBuffers,
     /// Received packets that wait.
-    held: HeldPackets,
+    deferred: DeferredPackets,
     /// Whether each post rings the doorbell immediately.
     doorbell: Doorbell,
     /// Whether requests may have been posted without the doorbell.
@@ -70,7 +70,7 @@ impl<N: Nic> Posting<N> {
             deferred_work_buffers: 0,
             receives,
             // A quarter of the receive queue may wait in buffers, so that new packets still arrive.
-            held: HeldPackets::new(wanted_receives / 4, config.held_bytes),
+            deferred: DeferredPackets::new(wanted_receives / 4, config.deferred_bytes),
             doorbell: Doorbell::Ring,
             is_deferring: false,
         }
@@ -121,7 +121,7 @@ impl<N: Nic> Posting<N> {
                 self.nic.release_buffer(buffer);
             }
         }
-        for buffer in self.held.buffers() {
+        for buffer in self.deferred.buffers() {
             self.nic.release_buffer(buffer);
         }
     }

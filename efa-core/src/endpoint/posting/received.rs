@@ -5,14 +5,14 @@ use crate::nic::{BufferId, Domain, Nic, NicError};
 use crate::wire::Packet;
 
 use super::Posting;
-use super::held::HeldId;
+use super::deferred::DeferredPacketId;
 
 // Packet buffers.
 impl<N: Nic> Posting<N> {
     /// Returns a buffer to the receive queue if that lacks one, otherwise to the pool.
     #[inline(always)]
     pub(crate) fn recycle(&mut self, buffer: BufferId) {
-        if self.receives.lacks(self.held.in_buffers()) {
+        if self.receives.lacks(self.deferred.in_buffers()) {
             self.receives.push(buffer);
         } else {
             self.nic.release_buffer(buffer);
@@ -54,7 +54,7 @@ impl<N: Nic> Posting<N> {
     /// Releases a packet that does not wait.
     #[inline(always)]
     pub(crate) fn release(&mut self, packet: ReceivedPacket) {
-        if let Some(buffer) = self.held.release(packet) {
+        if let Some(buffer) = self.deferred.release(packet) {
             self.recycle(buffer);
         }
     }
@@ -63,16 +63,16 @@ impl<N: Nic> Posting<N> {
     ///
     /// # Errors
     /// Returns the packet if too many wait.
-    pub(crate) fn hold(
+    pub(crate) fn defer(
         &mut self,
         packet: ReceivedPacket,
-        next: Option<HeldId>,
-    ) -> Result<HeldId, ReceivedPacket> {
+        next: Option<DeferredPacketId>,
+    ) -> Result<DeferredPacketId, ReceivedPacket> {
         let contents = match packet.buffer() {
             Some(buffer) => self.nic.buffer(buffer),
             None => &[],
         };
-        let (id, freed) = self.held.hold(packet, contents, next)?;
+        let (id, freed) = self.deferred.defer(packet, contents, next)?;
         if let Some(buffer) = freed {
             self.recycle(buffer);
         }
@@ -80,23 +80,26 @@ impl<N: Nic> Posting<N> {
     }
 
     /// Links a packet that waits to the chain of later packets.
-    pub(crate) fn link_held(&mut self, id: HeldId, next: Option<HeldId>) {
-        self.held.set_next(id, next);
+    pub(crate) fn link_deferred(&mut self, id: DeferredPacketId, next: Option<DeferredPacketId>) {
+        self.deferred.set_next(id, next);
     }
 
     /// Ends a packet's wait. Returns it, and the next one of its chain.
-    pub(crate) fn take_held(&mut self, id: HeldId) -> Option<(ReceivedPacket, Option<HeldId>)> {
-        self.held.take(id)
+    pub(crate) fn take_deferred(
+        &mut self,
+        id: DeferredPacketId,
+    ) -> Option<(ReceivedPacket, Option<DeferredPacketId>)> {
+        self.deferred.take(id)
     }
 
     /// Returns whether a packet can wait without a device buffer that the receive queue needs.
     pub(crate) fn has_memory_for(&self, packet: &ReceivedPacket) -> bool {
-        self.held.has_memory_for(packet)
+        self.deferred.has_memory_for(packet)
     }
 
     /// The number of packets that wait.
-    pub(crate) fn held_len(&self) -> usize {
-        self.held.len()
+    pub(crate) fn deferred_len(&self) -> usize {
+        self.deferred.len()
     }
 
     /// Parses a packet that waited. It was parsed before.

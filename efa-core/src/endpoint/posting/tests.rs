@@ -156,7 +156,7 @@ fn unposted_work_is_returned_at_the_end() {
     assert!(posting.retry(waiting));
     let buffer = posting.nic_mut().acquire_buffer().unwrap();
     let received = ReceivedPacket::in_buffer(buffer, 64);
-    assert!(posting.hold(received, None).is_ok());
+    assert!(posting.defer(received, None).is_ok());
     posting.release_buffers();
     assert_eq!(posting.nic().free_buffers(), 7, "the device has one");
 }

@@ -174,7 +174,7 @@ impl<W> Quota<W> {
     }
 
     /// Appends an operation to the waiting ones of its peer.
-    pub(crate) fn hold(&mut self, peer: PeerId, operation: W) {
+    pub(crate) fn defer(&mut self, peer: PeerId, operation: W) {
         if self.share(peer).waiting.is_empty() {
             self.line_up(peer);
         }

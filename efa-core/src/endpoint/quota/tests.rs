@@ -55,12 +55,12 @@ fn peers_take_turns_and_keep_their_order() {
     let mut quota = Quota::new(9, 3);
     let (a, b) = (peer(0), peer(1));
     for name in ["a1", "a2", "a3"] {
-        quota.hold(a, name);
+        quota.defer(a, name);
     }
     // There is room, but other operations of the peer wait.
     assert!(!quota.admits(a));
     assert!(quota.admits(b));
-    quota.hold(b, "b1");
+    quota.defer(b, "b1");
     assert_eq!(quota.waiting(), 4);
     quota.begin_operation(a);
     quota.begin_operation(b);
@@ -77,8 +77,8 @@ fn peers_take_turns_and_keep_their_order() {
 #[test]
 fn a_leaving_peers_work_returns_without_reordering() {
     let mut quota = Quota::new(9, 1);
-    quota.hold(peer(0), "gone");
-    quota.hold(peer(1), "stays");
+    quota.defer(peer(0), "gone");
+    quota.defer(peer(1), "stays");
     assert_eq!(quota.withdraw(peer(0)), ["gone"]);
     assert!(quota.withdraw(peer(0)).is_empty());
     assert!(quota.is_idle(peer(0)));

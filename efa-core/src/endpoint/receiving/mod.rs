@@ -34,7 +34,7 @@ pub(crate) use reorder::{Position, ReorderWindow};
 pub(crate) use transfer::{ControlPacket, DataAction, EndedTransfer, Nack, Transfer};
 pub(crate) use transfers::Transfers;
 pub(crate) use unexpected::{
-    HeldOperation, HeldPart, PartKey, Segment, UnexpectedMessage, UnexpectedMessages,
+    DeferredOperation, DeferredPart, PartKey, Segment, UnexpectedMessage, UnexpectedMessages,
 };
 
 /// The state of receiving.

@@ -15,7 +15,7 @@ use hashbrown::HashTable;
 
 use crate::wire::MsgId;
 
-use crate::endpoint::posting::HeldId;
+use crate::endpoint::posting::DeferredPacketId;
 
 /// Ids beyond the expected one that are found by index. A power of two.
 const NEAR: usize = 64;
@@ -37,9 +37,9 @@ pub(crate) enum Position {
 /// window stores its head.
 pub(crate) struct ReorderWindow {
     expected: MsgId,
-    near: Option<Box<[Option<HeldId>; NEAR]>>,
-    near_held: usize,
-    far: HashTable<(MsgId, HeldId)>,
+    near: Option<Box<[Option<DeferredPacketId>; NEAR]>>,
+    near_deferred: usize,
+    far: HashTable<(MsgId, DeferredPacketId)>,
     /// Ids that were processed before their turn: because order is not required, or because they
     /// were abandoned.
     done: HashTable<MsgId>,
@@ -51,7 +51,7 @@ impl ReorderWindow {
         ReorderWindow {
             expected: first,
             near: None,
-            near_held: 0,
+            near_deferred: 0,
             far: HashTable::new(),
             done: HashTable::new(),
         }
@@ -78,7 +78,7 @@ impl ReorderWindow {
     /// [`ReorderWindow::take_expected`] in one step.
     #[inline(always)]
     pub(crate) fn advance_past(&mut self, id: MsgId) -> bool {
-        let is_alone = self.near_held == 0 && self.far.is_empty() && self.done.is_empty();
+        let is_alone = self.near_deferred == 0 && self.far.is_empty() && self.done.is_empty();
         if id != self.expected || !is_alone {
             return false;
         }
@@ -88,15 +88,22 @@ impl ReorderWindow {
 
     /// Stores a packet with an early id. `link` gets the current head of the chain, puts the packet
     /// in front of it and returns the new head.
-    pub(crate) fn hold(&mut self, id: MsgId, link: impl FnOnce(Option<HeldId>) -> HeldId) {
+    pub(crate) fn defer(
+        &mut self,
+        id: MsgId,
+        link: impl FnOnce(Option<DeferredPacketId>) -> DeferredPacketId,
+    ) {
         if (id.distance_from(self.expected) as u32 as usize) < NEAR {
             let near = self.near.get_or_insert_with(|| Box::new([None; NEAR]));
             let slot = &mut near[slot(id)];
-            self.near_held += usize::from(slot.is_none());
+            self.near_deferred += usize::from(slot.is_none());
             *slot = Some(link(*slot));
             return;
         }
-        match self.far.find_mut(far_hash(id), |(held, _)| *held == id) {
+        match self
+            .far
+            .find_mut(far_hash(id), |(deferred, _)| *deferred == id)
+        {
             Some((_, head)) => *head = link(Some(*head)),
             None => {
                 let head = link(None);
@@ -143,14 +150,14 @@ impl ReorderWindow {
     /// Removes and returns the packets stored for the expected id: up to two chains, one of packets
     /// that arrived while the id was beyond [`NEAR`], and one of later packets.
     #[inline]
-    pub(crate) fn take_expected(&mut self) -> [Option<HeldId>; 2] {
+    pub(crate) fn take_expected(&mut self) -> [Option<DeferredPacketId>; 2] {
         self.take(self.expected)
     }
 
     /// Removes and returns the packets stored for an early id.
     #[inline(always)]
-    pub(crate) fn take(&mut self, id: MsgId) -> [Option<HeldId>; 2] {
-        if self.near_held == 0 && self.far.is_empty() {
+    pub(crate) fn take(&mut self, id: MsgId) -> [Option<DeferredPacketId>; 2] {
+        if self.near_deferred == 0 && self.far.is_empty() {
             return [None; 2];
         }
         let is_near = (id.distance_from(self.expected) as u32 as usize) < NEAR;
@@ -158,34 +165,36 @@ impl ReorderWindow {
             Some(near) if is_near => near[slot(id)].take(),
             _ => None,
         };
-        self.near_held -= usize::from(near.is_some());
+        self.near_deferred -= usize::from(near.is_some());
         [near, self.take_far(id)]
     }
 
-    fn take_far(&mut self, id: MsgId) -> Option<HeldId> {
+    fn take_far(&mut self, id: MsgId) -> Option<DeferredPacketId> {
         if self.far.is_empty() {
             return None;
         }
-        let entry = self.far.find_entry(far_hash(id), |(held, _)| *held == id);
+        let entry = self
+            .far
+            .find_entry(far_hash(id), |(deferred, _)| *deferred == id);
         entry.ok().map(|entry| entry.remove().0.1)
     }
 
     /// Removes and returns all chains, so that their packets can be dropped. Their ids are skipped
     /// when their turn comes.
-    pub(crate) fn drain(&mut self) -> Vec<HeldId> {
-        let mut held: Vec<(MsgId, HeldId)> = self.far.drain().collect();
+    pub(crate) fn drain(&mut self) -> Vec<DeferredPacketId> {
+        let mut deferred: Vec<(MsgId, DeferredPacketId)> = self.far.drain().collect();
         let expected = self.expected;
         let taken = self
             .near
             .iter_mut()
             .flat_map(|near| near.iter_mut().enumerate());
-        held.extend(taken.filter_map(|(index, head)| {
+        deferred.extend(taken.filter_map(|(index, head)| {
             let ahead = (index as u32).wrapping_sub(expected.0) % NEAR as u32;
             Some((MsgId(expected.0.wrapping_add(ahead)), head.take()?))
         }));
-        self.near_held = 0;
-        held.iter().for_each(|(id, _)| _ = self.pass(*id));
-        held.into_iter().map(|(_, head)| head).collect()
+        self.near_deferred = 0;
+        deferred.iter().for_each(|(id, _)| _ = self.pass(*id));
+        deferred.into_iter().map(|(_, head)| head).collect()
     }
 }
 
@@ -225,8 +234,8 @@ mod tests {
         let first = MsgId(u32::MAX);
         let known: [fn(&mut ReorderWindow); 4] = [
             |_| (),
-            |window| window.hold(MsgId(0), |_| HeldId::new(1, 0)),
-            |window| window.hold(MsgId(NEAR as u32), |_| HeldId::new(1, 0)),
+            |window| window.defer(MsgId(0), |_| DeferredPacketId::new(1, 0)),
+            |window| window.defer(MsgId(NEAR as u32), |_| DeferredPacketId::new(1, 0)),
             |window| assert!(window.pass(MsgId(0))),
         ];
         for (number, know) in known.into_iter().enumerate() {
@@ -260,10 +269,10 @@ mod tests {
         let mut window = ReorderWindow::new(MsgId(first));
         let id = |ahead: u32| MsgId(first.wrapping_add(ahead));
         for ahead in [1, 3, 65, 200] {
-            window.hold(id(ahead), |_| HeldId::new(ahead, 0));
+            window.defer(id(ahead), |_| DeferredPacketId::new(ahead, 0));
         }
         window.advance();
-        assert_eq!(window.take_expected()[0], Some(HeldId::new(1, 0)));
+        assert_eq!(window.take_expected()[0], Some(DeferredPacketId::new(1, 0)));
         assert_eq!(window.drain().len(), 3);
         assert_eq!(window.drain(), []);
         for expected in [2, 4] {
@@ -290,7 +299,7 @@ mod tests {
             order[keep..].sort_unstable();
             let mut window = ReorderWindow::new(MsgId(first));
             let mut next_held = 0;
-            let mut links: HashMap<u32, Option<HeldId>> = HashMap::new();
+            let mut links: HashMap<u32, Option<DeferredPacketId>> = HashMap::new();
             let mut expected = 0;
             for id in order {
                 let msg_id = MsgId(first.wrapping_add(id));
@@ -302,8 +311,8 @@ mod tests {
                         loop {
                             let mut count = 0;
                             for mut head in window.take_expected() {
-                                while let Some(held) = head {
-                                    head = links.remove(&(held.index() as u32)).unwrap();
+                                while let Some(deferred) = head {
+                                    head = links.remove(&(deferred.index() as u32)).unwrap();
                                     count += 1;
                                 }
                             }
@@ -317,10 +326,10 @@ mod tests {
                     }
                     Position::Early => {
                         for _ in 0..copies[id as usize] {
-                            window.hold(msg_id, |next| {
+                            window.defer(msg_id, |next| {
                                 links.insert(next_held, next);
                                 next_held += 1;
-                                HeldId::new(next_held - 1, 0)
+                                DeferredPacketId::new(next_held - 1, 0)
                             });
                         }
                     }

@@ -117,7 +117,7 @@ fn segments_follow_their_message_to_its_transfer() {
     let (peer, id) = (peer(1), MsgId(3));
     receiving
         .unexpected
-        .hold(peer, Some(7), UnexpectedMessage::segmented(3));
+        .defer(peer, Some(7), UnexpectedMessage::segmented(3));
     let (_, _, message) = receiving.unexpected.take(true, &any(7)).unwrap();
     let transfer = Transfer::new(peer, message.msg_id, 30, Iov::NONE, ending());
     let transfer = receiving.start(transfer).unwrap();
@@ -182,7 +182,7 @@ fn peer_removal_costs_its_own_operations_only() {
         assert!(receiving.post(tagged(0, from(number, 2))).is_some());
         for tag in [3, 4] {
             let message = UnexpectedMessage::segmented(1);
-            receiving.unexpected.hold(peer(number), Some(tag), message);
+            receiving.unexpected.defer(peer(number), Some(tag), message);
         }
         assert!(receiving.start(transfer(peer(number), ending())).is_some());
         let filter = from(number, 4);

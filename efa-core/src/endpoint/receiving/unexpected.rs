@@ -9,7 +9,7 @@ use crate::endpoint::api::operation::{IoVec, MessageInfo, SourceFilter, TagFilte
 use crate::endpoint::base::by_peer::{PeerLinks, PeerLists, PeerNodes};
 use crate::endpoint::base::hash::SeededHasher;
 use crate::endpoint::base::ids::{Arena, ClaimId, InboundId, PeerId};
-use crate::endpoint::posting::HeldId;
+use crate::endpoint::posting::DeferredPacketId;
 use crate::wire::MsgId;
 
 use super::arrived::{Insertion, RangePool, ReceivedRanges};
@@ -26,7 +26,7 @@ pub(crate) struct UnexpectedMessage {
     /// Whether it consists of several packets with the same `msg_id`.
     pub(crate) segmented: bool,
     /// Its packets so far.
-    pub(crate) head: HeldId,
+    pub(crate) head: DeferredPacketId,
     /// The data in them.
     pub(crate) arrived: ReceivedRanges,
     /// The reason why the rest will not arrive, if that is known. The packets were dropped.
@@ -92,19 +92,19 @@ impl Claim {
 
 /// An operation of a peer that waits for room.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum HeldOperation {
+pub(crate) enum DeferredOperation {
     /// A request to write or read; this is its packet, which waits.
-    Request(HeldId),
+    Request(DeferredPacketId),
     /// A message for a part of a multi-receive buffer.
     Part(PartKey),
 }
 
-/// Names a [`HeldPart`].
+/// Names a [`DeferredPart`].
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct PartKey(u32);
 
 /// A message that has its part of a multi-receive buffer and waits for room.
-pub(crate) struct HeldPart {
+pub(crate) struct DeferredPart {
     pub(crate) message: UnexpectedMessage,
     pub(crate) target: IoVec,
     pub(crate) ending: TransferEnding,
@@ -116,7 +116,7 @@ pub(crate) enum Segment {
     /// To a transfer.
     Transfer(InboundId),
     /// To the message's packets that wait, in front of this one.
-    Held(HeldId),
+    Deferred(DeferredPacketId),
     /// Nowhere: no message lacks it.
     Unknown,
 }
@@ -128,7 +128,7 @@ pub(crate) struct UnexpectedMessages {
     claims: Arena<Claim, ClaimId>,
     /// The claims by peer; each by its slot.
     claims_by_peer: PeerLists,
-    parts: Slab<HeldPart>,
+    parts: Slab<DeferredPart>,
     assemblies: Assemblies,
     ranges: RangePool,
 }
@@ -181,7 +181,7 @@ impl UnexpectedMessages {
     }
 
     /// Stores a message that no receive accepts.
-    pub(crate) fn hold(&mut self, peer: PeerId, tag: Option<u64>, message: UnexpectedMessage) {
+    pub(crate) fn defer(&mut self, peer: PeerId, tag: Option<u64>, message: UnexpectedMessage) {
         let tagged = tag.is_some();
         let (msg_id, segmented) = (message.msg_id, message.segmented);
         let key = self.queues(tagged).push(peer, tag.unwrap_or(0), message);
@@ -291,17 +291,17 @@ impl UnexpectedMessages {
     }
 
     /// Makes a message wait for room.
-    pub(crate) fn hold_part(&mut self, peer: PeerId, part: HeldPart) -> HeldOperation {
+    pub(crate) fn defer_part(&mut self, peer: PeerId, part: DeferredPart) -> DeferredOperation {
         let (msg_id, segmented) = (part.message.msg_id, part.message.segmented);
         let key = PartKey(self.parts.insert(part) as u32);
         if segmented {
             self.assemblies.set(peer, msg_id, Assembly::Waiting(key));
         }
-        HeldOperation::Part(key)
+        DeferredOperation::Part(key)
     }
 
-    /// Removes a message of [`UnexpectedMessages::hold_part`].
-    pub(crate) fn take_held_part(&mut self, PartKey(key): PartKey) -> HeldPart {
+    /// Removes a message of [`UnexpectedMessages::defer_part`].
+    pub(crate) fn take_deferred_part(&mut self, PartKey(key): PartKey) -> DeferredPart {
         self.parts.remove(key as usize)
     }
 }
@@ -325,7 +325,7 @@ impl UnexpectedMessages {
             Some(Assembly::Transfer(id)) => Segment::Transfer(id),
             Some(assembly) => self
                 .message_of(assembly)
-                .map_or(Segment::Unknown, |message| Segment::Held(message.head)),
+                .map_or(Segment::Unknown, |message| Segment::Deferred(message.head)),
             None => Segment::Unknown,
         }
     }
@@ -348,7 +348,7 @@ impl UnexpectedMessages {
     }
 
     /// Adds a packet, in front of the waiting ones, to a message that no receive has matched.
-    pub(crate) fn add_segment(&mut self, peer: PeerId, msg_id: MsgId, packet: HeldId) {
+    pub(crate) fn add_segment(&mut self, peer: PeerId, msg_id: MsgId, packet: DeferredPacketId) {
         if let Some(assembly) = self.assemblies.get(peer, msg_id)
             && let Some(message) = self.message_of(assembly)
         {
@@ -395,7 +395,7 @@ impl UnexpectedMessages {
         msg_id: MsgId,
         failure: Failure,
         waiting: impl IntoIterator<Item = PartKey>,
-    ) -> Option<HeldId> {
+    ) -> Option<DeferredPacketId> {
         // Only messages of several packets are found by their id.
         let assembly = match self.assemblies.get(peer, msg_id) {
             Some(assembly) => assembly,
@@ -436,7 +436,11 @@ impl UnexpectedMessages {
 
     /// As [`UnexpectedMessages::abandon`], of all messages of a peer that are not whole, but for
     /// those that wait for room. Returns the packets to drop.
-    pub(crate) fn abandon_unfinished(&mut self, peer: PeerId, failure: Failure) -> Vec<HeldId> {
+    pub(crate) fn abandon_unfinished(
+        &mut self,
+        peer: PeerId,
+        failure: Failure,
+    ) -> Vec<DeferredPacketId> {
         let mut heads = Vec::new();
         for tagged in [false, true] {
             for key in self.queues(tagged).of_source(peer) {
@@ -512,8 +516,8 @@ mod tests {
     }
 
     /// A packet that waits.
-    fn held(number: u32) -> HeldId {
-        HeldId::new(number, 0)
+    fn deferred(number: u32) -> DeferredPacketId {
+        DeferredPacketId::new(number, 0)
     }
 
     #[test]
@@ -521,23 +525,23 @@ mod tests {
         let mut messages = messages();
         let (peer, id) = (peer(1), MsgId(3));
         assert_eq!(messages.segment(peer, id), Segment::Unknown);
-        messages.hold(peer, Some(7), UnexpectedMessage::segmented(3));
-        assert_eq!(messages.segment(peer, id), Segment::Held(held(3)));
+        messages.defer(peer, Some(7), UnexpectedMessage::segmented(3));
+        assert_eq!(messages.segment(peer, id), Segment::Deferred(deferred(3)));
         assert!(!messages.admits_segment(peer, id, 0, 10), "a second copy");
         assert!(messages.admits_segment(peer, id, 20, 10));
-        messages.add_segment(peer, id, held(8));
+        messages.add_segment(peer, id, deferred(8));
         // Claimed: further packets go to the claim.
         let claim = messages.claim(true, &any(7)).unwrap();
-        assert_eq!(messages.segment(peer, id), Segment::Held(held(8)));
+        assert_eq!(messages.segment(peer, id), Segment::Deferred(deferred(8)));
         assert!(messages.first(true, &any(7)).is_none());
         assert!(!messages.admits_segment(peer, id, 20, 10), "a second copy");
         assert!(messages.admits_segment(peer, id, 15, 5));
-        messages.add_segment(peer, id, held(9));
+        messages.add_segment(peer, id, deferred(9));
         let claim = messages.take_claim(claim).unwrap();
-        assert_eq!(claim.message.head, held(9));
+        assert_eq!(claim.message.head, deferred(9));
         assert!(!claim.message.is_whole());
         // Waiting for room: they go there.
-        let part = HeldPart {
+        let part = DeferredPart {
             ending: claim.ending(),
             message: claim.message,
             target: IoVec::new(UserSlice {
@@ -545,15 +549,15 @@ mod tests {
                 length: 0,
             }),
         };
-        let HeldOperation::Part(key) = messages.hold_part(peer, part) else {
+        let DeferredOperation::Part(key) = messages.defer_part(peer, part) else {
             panic!("a message waits");
         };
         assert!(!messages.admits_segment(peer, id, 15, 5), "a second copy");
         assert!(messages.admits_segment(peer, id, 10, 5));
-        messages.add_segment(peer, id, held(10));
-        assert_eq!(messages.segment(peer, id), Segment::Held(held(10)));
-        let message = messages.take_held_part(key).message;
-        assert_eq!(message.head, held(10));
+        messages.add_segment(peer, id, deferred(10));
+        assert_eq!(messages.segment(peer, id), Segment::Deferred(deferred(10)));
+        let message = messages.take_deferred_part(key).message;
+        assert_eq!(message.head, deferred(10));
         assert!(message.is_whole());
         // Received: they go to the transfer.
         let transfer = InboundId::new(2, 0);
@@ -575,13 +579,13 @@ mod tests {
             (1, 3, Some(9)),
             (2, 4, Some(7)),
         ] {
-            messages.hold(peer(number), tag, UnexpectedMessage::segmented(msg_id));
+            messages.defer(peer(number), tag, UnexpectedMessage::segmented(msg_id));
         }
         assert!(messages.admits_segment(peer(1), MsgId(2), 10, 20));
-        messages.add_segment(peer(1), MsgId(2), held(12));
+        messages.add_segment(peer(1), MsgId(2), deferred(12));
         let claim = messages.claim(true, &any(9)).unwrap();
         let heads = messages.abandon_unfinished(peer(1), FAILURE);
-        assert_eq!(heads, [held(1), held(3)]);
+        assert_eq!(heads, [deferred(1), deferred(3)]);
         assert_eq!(messages.abandon_unfinished(peer(1), FAILURE), []);
         let (source, _, message) = messages.take(true, &any(7)).unwrap();
         assert_eq!((source, message.msg_id), (peer(2), MsgId(4)));
@@ -597,13 +601,19 @@ mod tests {
         const FAILURE: Failure = Failure::CANCELED;
         let mut messages = messages();
         let peer = peer(1);
-        messages.hold(peer, Some(7), UnexpectedMessage::segmented(3));
+        messages.defer(peer, Some(7), UnexpectedMessage::segmented(3));
         assert_eq!(messages.abandon(peer, MsgId(4), FAILURE, []), None);
-        assert_eq!(messages.abandon(peer, MsgId(3), FAILURE, []), Some(held(3)));
+        assert_eq!(
+            messages.abandon(peer, MsgId(3), FAILURE, []),
+            Some(deferred(3))
+        );
         assert_eq!((messages.len(), messages.assemblies_len()), (0, 0));
-        messages.hold(peer, Some(7), UnexpectedMessage::segmented(5));
+        messages.defer(peer, Some(7), UnexpectedMessage::segmented(5));
         let claim = messages.claim(true, &any(7)).unwrap();
-        assert_eq!(messages.abandon(peer, MsgId(5), FAILURE, []), Some(held(5)));
+        assert_eq!(
+            messages.abandon(peer, MsgId(5), FAILURE, []),
+            Some(deferred(5))
+        );
         assert_eq!(messages.abandon(peer, MsgId(5), FAILURE, []), None, "once");
         let claim = messages.take_claim(claim).unwrap();
         assert_eq!(claim.message.lost, Some(FAILURE));
@@ -618,7 +628,7 @@ mod tests {
             (2, 3, Some(7)),
             (1, 4, Some(9)),
         ] {
-            messages.hold(peer(number), tag, UnexpectedMessage::segmented(msg_id));
+            messages.defer(peer(number), tag, UnexpectedMessage::segmented(msg_id));
         }
         messages.claim(true, &any(9)).unwrap();
         assert!(!messages.has_none_of(peer(1)));

@@ -10,7 +10,7 @@ use crate::wire::{
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::{InboundId, PeerId};
 use crate::endpoint::memory::packet::ReceivedPacket;
-use crate::endpoint::posting::HeldId;
+use crate::endpoint::posting::DeferredPacketId;
 use crate::endpoint::receiving::{ReadStart, ReceivedRanges, UnexpectedMessage};
 
 /// A request that takes its turn among the requests of its sender: a message or an atomic.
@@ -117,7 +117,11 @@ impl<'a> Rtm<'a> {
 
     /// The message as one that no receive has matched. Its packet `head` waits; only `arrived` has
     /// arrived.
-    pub(crate) fn unexpected(&self, head: HeldId, arrived: ReceivedRanges) -> UnexpectedMessage {
+    pub(crate) fn unexpected(
+        &self,
+        head: DeferredPacketId,
+        arrived: ReceivedRanges,
+    ) -> UnexpectedMessage {
         let mut message = UnexpectedMessage {
             msg_id: self.msg_id,
             length: self.length,
@@ -198,11 +202,11 @@ impl<N: Nic> ReceiveSide<'_, N> {
     /// Stores a message that no receive accepts yet.
     pub(crate) fn keep_unexpected(&mut self, peer: PeerId, packet: ReceivedPacket, rtm: &Rtm<'_>) {
         self.channel.reports.statistics.unexpected_messages += 1;
-        match self.channel.hold(peer, packet, None) {
+        match self.channel.defer(peer, packet, None) {
             Ok(head) => {
                 let unexpected = &mut self.receiving.unexpected;
                 let arrived = unexpected.nothing_arrived(rtm.is_segment());
-                unexpected.hold(peer, rtm.tag, rtm.unexpected(head, arrived));
+                unexpected.defer(peer, rtm.tag, rtm.unexpected(head, arrived));
             }
             Err(packet) => {
                 self.channel.posting.release(packet);

@@ -7,7 +7,7 @@
 use crate::endpoint::api::completion::PacketError;
 use crate::endpoint::api::error::Failure;
 use crate::endpoint::base::ids::{InboundId, PeerId};
-use crate::endpoint::receiving::{HeldOperation, Position, Segment};
+use crate::endpoint::receiving::{DeferredOperation, Position, Segment};
 use crate::endpoint::subprotocols::SendSide;
 use crate::endpoint::subprotocols::turns::OrderedDelivery;
 use crate::nic::Nic;
@@ -62,14 +62,14 @@ impl<N: Nic> OrderedDelivery<'_, N> {
                 true
             }
             Position::Early if !state.window.has_passed(msg_id) => {
-                let held = state.window.take(msg_id);
-                let is_known = !names_no_message || held != [None; 2];
+                let deferred = state.window.take(msg_id);
+                let is_known = !names_no_message || deferred != [None; 2];
                 // The sequence continues after the message when its turn comes.
                 if is_known {
                     state.window.pass(msg_id);
                 }
-                for head in held.into_iter().flatten() {
-                    self.channel.drop_held(peer, head);
+                for head in deferred.into_iter().flatten() {
+                    self.channel.drop_deferred(peer, head);
                 }
                 is_known
             }
@@ -90,7 +90,7 @@ impl<N: Nic> OrderedDelivery<'_, N> {
     fn abandon_message(&mut self, peer: PeerId, msg_id: MsgId) -> bool {
         let by_packets = match self.receiving.unexpected.segment(peer, msg_id) {
             Segment::Transfer(id) => Some(id),
-            Segment::Held(_) | Segment::Unknown => None,
+            Segment::Deferred(_) | Segment::Unknown => None,
         };
         let transfers = &self.receiving.transfers;
         if let Some(id) = by_packets.or_else(|| transfers.of_message(peer, msg_id)) {
@@ -99,13 +99,13 @@ impl<N: Nic> OrderedDelivery<'_, N> {
         }
         let waiting = self.channel.quota.waiting_of(peer);
         let parts = waiting.filter_map(|operation| match operation {
-            HeldOperation::Part(key) => Some(*key),
-            HeldOperation::Request(_) => None,
+            DeferredOperation::Part(key) => Some(*key),
+            DeferredOperation::Request(_) => None,
         });
         let unexpected = &mut self.receiving.unexpected;
         let head = unexpected.abandon(peer, msg_id, Failure::PEER_ABORTED, parts);
         if let Some(head) = head {
-            self.channel.drop_held(peer, head);
+            self.channel.drop_deferred(peer, head);
         }
         head.is_some()
     }

@@ -9,7 +9,7 @@ use crate::endpoint::base::ids::{ClaimId, PeerId, ReceiveId};
 use crate::endpoint::memory::iov::Iov;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::receiving::{
-    Filter, HeldOperation, HeldPart, NewReceive, PartKey, ReportRecipient, Transfer,
+    DeferredOperation, DeferredPart, Filter, NewReceive, PartKey, ReportRecipient, Transfer,
     TransferEnding, UnexpectedMessage, receive_flags,
 };
 use crate::endpoint::subprotocols::ReceiveSide;
@@ -126,7 +126,8 @@ impl<N: Nic> ReceiveSide<'_, N> {
             self.receiving.assemble(id);
         }
         let mut next = Some(message.head);
-        while let Some((packet, behind)) = next.and_then(|held| self.channel.take_held(peer, held))
+        while let Some((packet, behind)) =
+            next.and_then(|deferred| self.channel.take_deferred(peer, deferred))
         {
             next = behind;
             let incoming = self.channel.posting.parse_again(&packet);
@@ -149,7 +150,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
             let unexpected = &mut self.receiving.unexpected;
             unexpected.forget_segments(peer, message.msg_id);
         }
-        self.channel.drop_held(peer, message.head);
+        self.channel.drop_deferred(peer, message.head);
         self.receiving.unexpected.left(message);
     }
 }
@@ -188,7 +189,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         {
             match self.channel.quota.admits(peer) {
                 true => self.receive_part(peer, message, target, ending),
-                false => self.hold_part(peer, message, target, ending),
+                false => self.defer_part(peer, message, target, ending),
             }
         }
         Ok(id)
@@ -215,7 +216,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
                 .posted
                 .next_part(receive, length, rtm.cq_data)
             {
-                Some((target, ending)) => self.hold_part(peer, message, target, ending),
+                Some((target, ending)) => self.defer_part(peer, message, target, ending),
                 None => self.drop_unexpected(peer, message),
             }
             return;
@@ -237,29 +238,29 @@ impl<N: Nic> ReceiveSide<'_, N> {
     }
 
     /// Makes a message wait that has its part of a multi-receive buffer.
-    fn hold_part(
+    fn defer_part(
         &mut self,
         peer: PeerId,
         message: UnexpectedMessage,
         target: IoVec,
         ending: TransferEnding,
     ) {
-        let part = HeldPart {
+        let part = DeferredPart {
             message,
             target,
             ending,
         };
-        let operation = self.receiving.unexpected.hold_part(peer, part);
-        self.channel.quota.hold(peer, operation);
+        let operation = self.receiving.unexpected.defer_part(peer, part);
+        self.channel.quota.defer(peer, operation);
     }
 
-    /// Receives a message of [`ReceiveSide::hold_part`].
-    pub(crate) fn receive_held_part(&mut self, peer: PeerId, key: PartKey) {
-        let HeldPart {
+    /// Receives a message of [`ReceiveSide::defer_part`].
+    pub(crate) fn receive_deferred_part(&mut self, peer: PeerId, key: PartKey) {
+        let DeferredPart {
             message,
             target,
             ending,
-        } = self.receiving.unexpected.take_held_part(key);
+        } = self.receiving.unexpected.take_deferred_part(key);
         self.receive_part(peer, message, target, ending);
     }
 
@@ -272,12 +273,12 @@ impl<N: Nic> ReceiveSide<'_, N> {
     ) {
         for operation in self.channel.quota.withdraw(peer) {
             match operation {
-                HeldOperation::Request(head) => {
+                DeferredOperation::Request(head) => {
                     self.channel.quota.end_request(peer);
-                    self.channel.drop_held(peer, head);
+                    self.channel.drop_deferred(peer, head);
                 }
-                HeldOperation::Part(key) => {
-                    let part = self.receiving.unexpected.take_held_part(key);
+                DeferredOperation::Part(key) => {
+                    let part = self.receiving.unexpected.take_deferred_part(key);
                     if whole == CompleteMessages::Received && part.message.is_whole() {
                         self.receive_part(peer, part.message, part.target, part.ending);
                         continue;

@@ -10,7 +10,7 @@ use crate::endpoint::base::ids::PeerId;
 use crate::endpoint::channel::Channel;
 use crate::endpoint::memory::packet::ReceivedPacket;
 use crate::endpoint::one_sided::OneSided;
-use crate::endpoint::posting::HeldId;
+use crate::endpoint::posting::DeferredPacketId;
 use crate::endpoint::receiving::{Position, Receiving, Segment};
 use crate::endpoint::subprotocols::ReceiveSide;
 use crate::endpoint::subprotocols::atomics::AtomicTarget;
@@ -104,13 +104,13 @@ impl<N: Nic> OrderedDelivery<'_, N> {
 
     /// Processes packets that waited for their turn: the chains of the expected id, and of the ids
     /// that follow it without a gap.
-    pub(super) fn process_held(&mut self, peer: PeerId, mut chains: [Option<HeldId>; 2]) {
+    pub(super) fn process_held(&mut self, peer: PeerId, mut chains: [Option<DeferredPacketId>; 2]) {
         while chains != [None; 2] {
             let mut is_first = true;
             for chain in chains {
                 let mut next = chain;
                 while let Some((packet, behind)) =
-                    next.and_then(|held| self.channel.take_held(peer, held))
+                    next.and_then(|deferred| self.channel.take_deferred(peer, deferred))
                 {
                     next = behind;
                     // The peer may have been given up because of an earlier packet.
@@ -136,12 +136,12 @@ impl<N: Nic> OrderedDelivery<'_, N> {
 
     fn hold_early(&mut self, peer: PeerId, packet: ReceivedPacket, request: &Sequenced<'_>) {
         self.channel.reports.statistics.out_of_order += 1;
-        match self.channel.hold(peer, packet, None) {
+        match self.channel.defer(peer, packet, None) {
             Ok(id) => {
                 let Channel { peers, posting, .. } = &mut *self.channel;
                 if let Some(state) = peers.state_mut(peer) {
-                    state.window.hold(request.msg_id(), |next| {
-                        posting.link_held(id, next);
+                    state.window.defer(request.msg_id(), |next| {
+                        posting.link_deferred(id, next);
                         id
                     });
                 }
@@ -190,7 +190,7 @@ impl<N: Nic> OrderedDelivery<'_, N> {
                 }
                 self.channel.posting.release(packet);
             }
-            Segment::Held(head) => self.join_held(peer, packet, request, head),
+            Segment::Deferred(head) => self.join_held(peer, packet, request, head),
             Segment::Unknown => {
                 self.channel.reports.refuse(
                     Some(peer),
@@ -210,7 +210,7 @@ impl<N: Nic> OrderedDelivery<'_, N> {
         peer: PeerId,
         packet: ReceivedPacket,
         request: &Sequenced<'_>,
-        head: HeldId,
+        head: DeferredPacketId,
     ) {
         let Sequenced::Message(rtm) = request else {
             return self.channel.posting.release(packet);
@@ -224,7 +224,7 @@ impl<N: Nic> OrderedDelivery<'_, N> {
             reports.refuse(Some(peer), packet_type, reason);
             return self.channel.posting.release(packet);
         }
-        match self.channel.hold(peer, packet, Some(head)) {
+        match self.channel.defer(peer, packet, Some(head)) {
             Ok(id) => self.receiving.unexpected.add_segment(peer, msg_id, id),
             Err(packet) => {
                 self.channel.posting.release(packet);

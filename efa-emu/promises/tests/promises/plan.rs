@@ -314,7 +314,7 @@ fn settings(rng: &mut StdRng, mtu: usize, first_msg_id: u32, ordered: bool) -> S
         read_segment_size: 4000,
         cts_window_packets: rng.random_range(1..5),
         use_device_rdma: rng.random_bool(0.8),
-        held_bytes: 4 << 20,
+        deferred_bytes: 4 << 20,
         seed: rng.random(),
         ..EndpointConfig::default()
     };

@@ -192,8 +192,8 @@ fn given_up_peers_are_logged_with_the_reason() {
     let lines = watch(|| {
         let mut rig = Rig::pair(orderly(), "efa2", &config());
         let frugal = EndpointConfig {
-            held_bytes: 0,
-            peer_held_bytes: 0,
+            deferred_bytes: 0,
+            peer_deferred_bytes: 0,
             ..config()
         };
         let server = rig.add("efa2", &frugal, NicConfig::default());

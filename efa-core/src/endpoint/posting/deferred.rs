@@ -12,17 +12,17 @@ use crate::endpoint::memory::packet::{ReceivedPacket, Storage};
 
 operation_id! {
     /// A packet that waits.
-    pub(crate) HeldId
+    pub(crate) DeferredPacketId
 }
 
-struct HeldPacket {
+struct DeferredPacket {
     packet: ReceivedPacket,
-    next: Option<HeldId>,
+    next: Option<DeferredPacketId>,
 }
 
 /// The packets that wait.
-pub(crate) struct HeldPackets {
-    packets: Arena<HeldPacket, HeldId>,
+pub(crate) struct DeferredPackets {
+    packets: Arena<DeferredPacket, DeferredPacketId>,
     /// The number of packets in device buffers, and its limit.
     in_buffers: usize,
     max_in_buffers: usize,
@@ -50,11 +50,11 @@ fn size_of_copy(length: usize) -> usize {
 /// The maximum number of unused copies in each class.
 const MAX_FREE: usize = 1024;
 
-impl HeldPackets {
+impl DeferredPackets {
     /// At most `max_in_buffers` packets stay in device buffers, and `max_copied_bytes` bytes are
     /// used for copies.
     pub(crate) fn new(max_in_buffers: usize, max_copied_bytes: usize) -> Self {
-        HeldPackets {
+        DeferredPackets {
             packets: Arena::new(usize::MAX),
             in_buffers: 0,
             max_in_buffers,
@@ -69,12 +69,12 @@ impl HeldPackets {
     ///
     /// # Errors
     /// Returns the packet if too many wait.
-    pub(crate) fn hold(
+    pub(crate) fn defer(
         &mut self,
         packet: ReceivedPacket,
         contents: &[u8],
-        next: Option<HeldId>,
-    ) -> Result<(HeldId, Option<BufferId>), ReceivedPacket> {
+        next: Option<DeferredPacketId>,
+    ) -> Result<(DeferredPacketId, Option<BufferId>), ReceivedPacket> {
         if self.packets.is_full() {
             return Err(packet);
         }
@@ -94,9 +94,9 @@ impl HeldPackets {
                 None => self.in_buffers += 1,
             }
         }
-        match self.packets.insert(HeldPacket { packet, next }) {
+        match self.packets.insert(DeferredPacket { packet, next }) {
             Ok(id) => Ok((id, freed)),
-            Err(held) => Err(held.packet),
+            Err(deferred) => Err(deferred.packet),
         }
     }
 
@@ -116,21 +116,24 @@ impl HeldPackets {
     }
 
     /// Links a packet to the chain of later packets.
-    pub(crate) fn set_next(&mut self, id: HeldId, next: Option<HeldId>) {
-        if let Some(held) = self.packets.get_mut(id) {
-            held.next = next;
+    pub(crate) fn set_next(&mut self, id: DeferredPacketId, next: Option<DeferredPacketId>) {
+        if let Some(deferred) = self.packets.get_mut(id) {
+            deferred.next = next;
         }
     }
 
     /// The device buffers of the packets that wait.
     pub(crate) fn buffers(&self) -> impl Iterator<Item = BufferId> {
         let packets = self.packets.iter();
-        packets.filter_map(|(_, held)| held.packet.buffer())
+        packets.filter_map(|(_, deferred)| deferred.packet.buffer())
     }
 
     /// Ends a packet's wait. Returns it, and the next one of its chain.
-    pub(crate) fn take(&mut self, id: HeldId) -> Option<(ReceivedPacket, Option<HeldId>)> {
-        let HeldPacket { packet, next } = self.packets.remove(id)?;
+    pub(crate) fn take(
+        &mut self,
+        id: DeferredPacketId,
+    ) -> Option<(ReceivedPacket, Option<DeferredPacketId>)> {
+        let DeferredPacket { packet, next } = self.packets.remove(id)?;
         self.in_buffers -= usize::from(packet.buffer().is_some());
         Some((packet, next))
     }
@@ -179,13 +182,13 @@ mod tests {
     use super::*;
 
     /// Stores a packet of 100 bytes in buffer `buffer`.
-    fn hold(
-        held: &mut HeldPackets,
+    fn defer(
+        deferred: &mut DeferredPackets,
         buffer: u32,
-        next: Option<HeldId>,
-    ) -> Result<(HeldId, Option<BufferId>), ReceivedPacket> {
+        next: Option<DeferredPacketId>,
+    ) -> Result<(DeferredPacketId, Option<BufferId>), ReceivedPacket> {
         let contents = [buffer as u8; 256];
-        held.hold(
+        deferred.defer(
             ReceivedPacket::in_buffer(BufferId(buffer), 100),
             &contents,
             next,
@@ -194,26 +197,26 @@ mod tests {
 
     #[test]
     fn excess_packets_are_copied_while_memory_lasts() {
-        let mut held = HeldPackets::new(1, 128);
-        let (first, freed) = hold(&mut held, 1, None).unwrap();
+        let mut deferred = DeferredPackets::new(1, 128);
+        let (first, freed) = defer(&mut deferred, 1, None).unwrap();
         assert_eq!(freed, None);
-        let (second, freed) = hold(&mut held, 2, Some(first)).unwrap();
+        let (second, freed) = defer(&mut deferred, 2, Some(first)).unwrap();
         assert_eq!(freed, Some(BufferId(2)));
         // The pool has no memory for another copy, so the packet stays in its buffer.
-        let (third, freed) = hold(&mut held, 3, Some(second)).unwrap();
-        assert_eq!((freed, held.in_buffers(), held.len()), (None, 2, 3));
+        let (third, freed) = defer(&mut deferred, 3, Some(second)).unwrap();
+        assert_eq!((freed, deferred.in_buffers(), deferred.len()), (None, 2, 3));
         let probe = ReceivedPacket::in_buffer(BufferId(4), 100);
-        assert!(!held.has_memory_for(&probe));
+        assert!(!deferred.has_memory_for(&probe));
 
-        let (packet, next) = held.take(third).unwrap();
+        let (packet, next) = deferred.take(third).unwrap();
         assert_eq!((packet.buffer(), next), (Some(BufferId(3)), Some(second)));
-        assert_eq!(held.release(packet), Some(BufferId(3)));
-        let (packet, next) = held.take(second).unwrap();
+        assert_eq!(deferred.release(packet), Some(BufferId(3)));
+        let (packet, next) = deferred.take(second).unwrap();
         assert_eq!((packet.copied_bytes(), next), (&[2; 100][..], Some(first)));
-        assert_eq!(held.release(packet), None);
-        assert!(held.take(second).is_none());
-        assert!(held.has_memory_for(&probe));
-        assert_eq!((held.in_buffers(), held.len()), (1, 1));
+        assert_eq!(deferred.release(packet), None);
+        assert!(deferred.take(second).is_none());
+        assert!(deferred.has_memory_for(&probe));
+        assert_eq!((deferred.in_buffers(), deferred.len()), (1, 1));
     }
 
     #[test]
