@@ -1,13 +1,17 @@
-//! `HwNic` on a device: two queue pairs of one process exchange messages.
+//! `HwNic` and `HwDomain` on a device, and where there is none. Here: two queue pairs of one process
+//! exchange messages.
 
 mod cache;
 mod channel;
 mod datagrams;
 mod dmabuf;
+mod domain;
+mod echo;
 mod errors;
 mod inline;
 mod late;
 mod receives;
+mod unfit;
 
 use efa_core::address::{Ahn, Qkey, Qpn, RawAddress};
 use efa_core::nic::{

@@ -12,6 +12,7 @@ mod hosts;
 mod hw;
 mod installed;
 mod interop;
+mod json;
 mod launchers;
 mod live;
 mod output;

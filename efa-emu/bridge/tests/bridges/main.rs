@@ -4,10 +4,12 @@
 //! * `machine`: common parts of the tests.
 //! * `mistakes`: error messages.
 //! * `names`: names of several machines.
+//! * `program`: the program that `efa-emu bridge` executes.
 
 mod machine;
 mod mistakes;
 mod names;
+mod program;
 
 use std::path::Path;
 use std::process::Stdio;

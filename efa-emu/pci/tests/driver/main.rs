@@ -1,4 +1,4 @@
-//! The device as seen by a fake driver, in a guest without a virtual machine.
+//! The device as seen by a fake driver, in a guest without a virtual machine; the programs.
 
 mod commands;
 mod fake;
@@ -6,4 +6,5 @@ mod guest;
 mod hostile;
 mod probe;
 mod process;
+mod program;
 mod traffic;

@@ -2,6 +2,7 @@
 //! met.
 
 mod decisions;
+mod domain;
 mod identity;
 mod overtaking;
 mod reinsertion;

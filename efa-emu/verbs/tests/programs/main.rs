@@ -14,6 +14,7 @@ mod poor_places;
 mod provider;
 mod rails;
 mod run;
+mod symbols;
 mod sysfs;
 mod tools;
 mod unnoticed;

@@ -45,7 +45,7 @@ fn play(name: &str, test: impl Fn(&Verbs, &Verbs)) {
 #[test]
 fn what_is_shared_serves_both_endpoints() {
     play(
-        "what_is_shared_serves_both_endpoints",
+        "domain::what_is_shared_serves_both_endpoints",
         shared_domain::everything_is_shared,
     );
 }
@@ -53,7 +53,7 @@ fn what_is_shared_serves_both_endpoints() {
 #[test]
 fn one_endpoint_is_closed_while_the_other_works() {
     play(
-        "one_endpoint_is_closed_while_the_other_works",
+        "domain::one_endpoint_is_closed_while_the_other_works",
         shared_domain::one_is_closed_while_the_other_works,
     );
 }
@@ -61,7 +61,7 @@ fn one_endpoint_is_closed_while_the_other_works() {
 #[test]
 fn a_batch_always_rings_exactly_one_doorbell() {
     play(
-        "a_batch_always_rings_exactly_one_doorbell",
+        "domain::a_batch_always_rings_exactly_one_doorbell",
         shared_domain::a_batch_rings_once,
     );
 }

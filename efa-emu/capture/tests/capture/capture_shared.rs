@@ -221,7 +221,13 @@ fn killed_writers_leave_a_whole_file() {
         let length = || std::fs::metadata(&path).unwrap().len();
         let before = length();
         let mut children: Vec<Child> = (0..3)
-            .map(|i| child("child_records_without_end", &path, round * 3 + i))
+            .map(|i| {
+                child(
+                    "capture_shared::child_records_without_end",
+                    &path,
+                    round * 3 + i,
+                )
+            })
             .collect();
         let wait = Wait::start();
         while length() == before {
@@ -264,7 +270,10 @@ fn child_records_without_end() {
 }
 
 /// The ignored functions below that write ten frames into the file that the environment names.
-const TEN_FRAMES: [&str; 2] = ["child_records_ten_frames", "child_copies_ten_frames"];
+const TEN_FRAMES: [&str; 2] = [
+    "capture_shared::child_records_ten_frames",
+    "capture_shared::child_copies_ten_frames",
+];
 
 /// Runs `script`, in which `"$@"` is the function `child` of [`TEN_FRAMES`]; by `unshare` if there
 /// are `arguments` for it.

@@ -1,13 +1,13 @@
 //! The tap over the emulated libraries: its captures of stock programs agree with the device's
 //! captures.
 
-mod compared;
-
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
-use compared::{agree, agree_but_for_last_arrivals, agree_but_for_strangers, check, frames};
+use crate::compared::{
+    ComparedFrame, agree, agree_but_for_last_arrivals, agree_but_for_strangers, check, frames,
+};
 use efa_capture::{Direction, Reader};
 use efa_core::wire::Packet;
 use efa_testing::mpi::{OPEN_MPI, OPEN_MPI_OVER_LIBFABRIC, OPEN_MPI_OVER_UCX};
@@ -187,7 +187,7 @@ fn a_snap_length_cuts_as_the_emulators() {
     for host in ["alpha", "beta"] {
         let path = |ending: &str| directory.path().join(format!("{host}.{ending}"));
         agree(&path("tap"), &path("emu"));
-        let cut = |seen: &compared::ComparedFrame| {
+        let cut = |seen: &ComparedFrame| {
             let there = seen.payload.as_ref().map_or(0, Vec::len);
             there > 0 && there < seen.length as usize
         };
@@ -312,7 +312,7 @@ fn captures_of_two_devices_of_a_process_agree() {
 
 /// Plays a trace of the corpus with the protocol engine over verbs, both ends of which are on one
 /// device, and compares the captures.
-fn play(trace: &str) -> Vec<compared::ComparedFrame> {
+fn play(trace: &str) -> Vec<ComparedFrame> {
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let tap = tap(directory.path(), "");
@@ -338,9 +338,8 @@ fn play(trace: &str) -> Vec<compared::ComparedFrame> {
 #[test]
 fn captures_of_writes_and_of_failures_agree() {
     let written = play("write-direct-data-2.5-2.5");
-    let has = |seen: &[compared::ComparedFrame], start: &str| {
-        seen.iter().any(|seen| seen.what.starts_with(start))
-    };
+    let has =
+        |seen: &[ComparedFrame], start: &str| seen.iter().any(|seen| seen.what.starts_with(start));
     assert!(has(&written, "write at 0"), "{written:?}");
     assert!(has(&written, "write of"), "{written:?}");
     let refused = play("bad-qpn-2.5");
@@ -392,7 +391,7 @@ fn captures_of_direct_queue_clients_agree() {
     }
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("direct");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/direct.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tap/direct.c");
     let mut compiler = Command::new("cc");
     compiler.args(["-O1", "-Wall", "-Werror", "-o"]);
     compiler.arg(&program).arg(&source);
@@ -422,7 +421,7 @@ fn captures_of_direct_queue_clients_agree() {
     let path = |ending: &str| directory.path().join(format!("alpha.{ending}"));
     agree(&path("tap"), &path("emu"));
     let seen = frames(&path("tap"));
-    let is_own = |seen: &&compared::ComparedFrame| seen.direction == Direction::Outbound;
+    let is_own = |seen: &&ComparedFrame| seen.direction == Direction::Outbound;
     assert_eq!(seen.iter().filter(is_own).count(), 100);
     assert_eq!(seen.len(), 200);
 }

@@ -1,0 +1,5 @@
+//! The tap over the emulated libraries.
+
+mod agrees;
+mod compared;
+mod troubles;
