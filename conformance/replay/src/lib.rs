@@ -9,7 +9,7 @@
 //! # fn main() -> Result<(), Box<dyn std::error::Error>> {
 //! let trace = efa_replay::synthetic::load("traces/eager-tagged.pcapng".as_ref())?;
 //! let (backend, engine) = (&mut Emu::orderly(), &mut Engine::default());
-//! let verdict = replay(&trace, 0, Strictness::Fields, backend, engine)?;
+//! let verdict = replay(&trace, 0, Strictness::Fields, backend, engine, None)?;
 //! for finding in &verdict.findings {
 //!     println!("{finding}");
 //! }

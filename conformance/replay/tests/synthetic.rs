@@ -8,7 +8,7 @@ use efa_core::wire::{Packet, PacketType};
 use efa_play::scenario::Scenario;
 use efa_play::trace::Trace;
 use efa_replay::replay::emu::Emu;
-use efa_replay::replay::{Engine, Strictness, Verdict, replay, replay_with_hook};
+use efa_replay::replay::{Engine, Strictness, Verdict, replay};
 use efa_replay::synthetic;
 
 const NACK: &str = include_str!("../../../traces/written/read-nack-message.toml");
@@ -52,7 +52,7 @@ fn the_atomics_are_as_their_program_writes_them() {
 
 fn play(trace: &Trace) -> Verdict {
     let (fields, mut emu) = (Strictness::Fields, Emu::orderly());
-    replay(trace, 0, fields, &mut emu, &mut Engine::default()).unwrap()
+    replay(trace, 0, fields, &mut emu, &mut Engine::default(), None).unwrap()
 }
 
 /// The failures of `NACK` with one replacement.
@@ -303,7 +303,7 @@ fn a_wrong_reaction_fails() {
         let mut hook = |packet: Vec<u8>| change(packet);
         let (fields, mut emu) = (Strictness::Fields, Emu::orderly());
         let engine = &mut Engine::default();
-        let verdict = replay_with_hook(&trace, 0, fields, &mut emu, engine, Some(&mut hook));
+        let verdict = replay(&trace, 0, fields, &mut emu, engine, Some(&mut hook));
         verdict.unwrap().texts().join("\n")
     };
     let is = |packet: &[u8], packet_type| PacketType::peek(packet) == Some(packet_type);

@@ -202,7 +202,7 @@ pub fn run_with_changes(
         for number in (1_u64..).step_by(every) {
             let fault = Fault::new(kind.when.clone(), kind.then.clone()).nth(number);
             let mut emu = Emu::orderly().with_fault(fault);
-            let verdict = match replay(trace, role, kind.strictness, &mut emu, opener) {
+            let verdict = match replay(trace, role, kind.strictness, &mut emu, opener, None) {
                 Ok(verdict) => verdict,
                 // A device without memory for its internal buffers cannot be opened.
                 Err(BackendError::Nic { .. }) => continue,

@@ -44,5 +44,5 @@ mod tagged;
 pub use case::{Case, Outcome, TraceResult};
 pub use corpus::{CorpusError, UnusableTrace, find_cases, find_scenarios, find_traces, name_of};
 pub use results::Summary;
-pub use run::{ENGINE, Options, STOCK, run_engine, run_outside, run_trace};
+pub use run::{ENGINE, Options, STOCK, run_engine, run_trace};
 pub use tagged::leave_out;

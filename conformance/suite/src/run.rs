@@ -16,8 +16,6 @@ use efa_play::trace::Trace;
 use efa_replay::compare::Finding;
 use efa_replay::replay::backend::{Backend, BackendError};
 use efa_replay::replay::emu::Emu;
-use efa_replay::replay::hw::Hw;
-use efa_replay::replay::program_opener::ProgramOpener;
 use efa_replay::replay::{Engine, Opener, Strictness, codec, coverage, live, replay};
 use serde::{Deserialize, Serialize};
 
@@ -152,7 +150,7 @@ where
     B::Nic: 'static,
 {
     backend.capture_next();
-    let mut verdict = replay(trace, role, Strictness::Fields, backend, opener)?;
+    let mut verdict = replay(trace, role, Strictness::Fields, backend, opener, None)?;
     let mut captured = backend.take_capture();
     if let Some(reason) = verdict.unsupported {
         return Ok((Outcome::Unsupported { reason }, Ladder::default()));
@@ -237,7 +235,7 @@ where
             Some(directory) => {
                 if captured.is_none() && !verdict.never_opened {
                     backend.capture_next_at_any_cost();
-                    replay(trace, role, Strictness::Fields, backend, opener)?;
+                    replay(trace, role, Strictness::Fields, backend, opener, None)?;
                     captured = backend.take_capture();
                 }
                 let name = format!("{}-{name}", trace.scenario.name);
@@ -310,7 +308,14 @@ fn under_seed(trace: &Trace, role: usize, seed: u64) -> Result<Vec<String>, Back
     let mut emu = Emu::disorderly(seed).with_fault(second_copies(name, 1 + seed % 3));
     let trace = stranger.as_ref().unwrap_or(trace);
     let mut engine = Engine { seed };
-    let verdict = replay(trace, role, Strictness::Outcome, &mut emu, &mut engine)?;
+    let verdict = replay(
+        trace,
+        role,
+        Strictness::Outcome,
+        &mut emu,
+        &mut engine,
+        None,
+    )?;
     match verdict.departed {
         Some(how) if trace.scenario.is_written() => Ok(vec![how]),
         Some(_) => live::play_with_engine(&trace.scenario, role, &mut emu, &mut engine),
@@ -347,16 +352,4 @@ where
         beyond,
         options,
     )
-}
-
-/// Runs one trace on verbs with a program under test, whose name in results is `dut`.
-pub fn run_outside(
-    trace: &Trace,
-    backend: &mut Hw,
-    dut: &str,
-    outside: &mut ProgramOpener,
-    options: &Options,
-) -> Result<Vec<Case>, BackendError> {
-    let beyond = coverage::beyond_script(trace);
-    run_trace(trace, backend, dut, outside, beyond, options)
 }

@@ -3,6 +3,7 @@
 use std::path::Path;
 
 use efa_replay::replay::backend::BackendError;
+use efa_replay::replay::coverage;
 use efa_replay::replay::emu::Emu;
 use efa_replay::replay::hw::Hw;
 use efa_replay::replay::program_opener::ProgramOpener;
@@ -11,7 +12,7 @@ use efa_replay::tagged::{TagTrace, Verbs};
 use serde::{Deserialize, Serialize};
 
 use super::each_event::Changes;
-use super::{Case, Options, TraceResult, run_engine, run_outside, tagged};
+use super::{Case, Options, TraceResult, run_engine, run_trace, tagged};
 
 /// The implementation under test, and the backends.
 #[derive(Clone, Debug, Serialize, Deserialize)]
@@ -102,7 +103,10 @@ impl Runner {
                 ..options.clone()
             };
             add(match outside {
-                Some(outside) => run_outside(&trace, backend, dut, outside, &options),
+                Some(outside) => {
+                    let beyond = coverage::beyond_script(&trace);
+                    run_trace(&trace, backend, dut, outside, beyond, &options)
+                }
                 None => run_engine(&trace, backend, &options),
             });
         }

@@ -21,6 +21,7 @@ impl<N: PolledNic> Endpoint<N> {
             taken = self
                 .channel
                 .posting
+                .nic_mut()
                 .poll(&mut batch, self.channel.config.poll_batch);
             for completion in &batch {
                 self.on_completion(completion);

@@ -42,6 +42,6 @@ mod verdict;
 
 pub use exchange::{ExchangedEvent, WireEvent};
 pub use opener::{Engine, Opener};
-pub use run::{replay, replay_with_hook};
+pub use run::replay;
 pub use session::{PacketHook, Strictness};
 pub use verdict::Verdict;

@@ -21,19 +21,9 @@ use super::verdict::Verdict;
 use super::{headerless, rdma, requirements};
 use crate::compare::{Bindings, Finding};
 
-/// Replays `trace` with the result of `opener` as endpoint `dut`.
-pub fn replay<B: Backend>(
-    trace: &Trace,
-    dut: EndpointIndex,
-    strictness: Strictness,
-    backend: &mut B,
-    opener: &mut dyn Opener<B>,
-) -> Result<Verdict, BackendError> {
-    replay_with_hook(trace, dut, strictness, backend, opener, None)
-}
-
-/// [`replay`] with a `hook` between the endpoint under test and the scripted ones.
-pub fn replay_with_hook<'t, B: Backend>(
+/// Replays `trace` with the result of `opener` as endpoint `dut`, with a `hook` between the endpoint
+/// under test and the scripted ones.
+pub fn replay<'t, B: Backend>(
     trace: &'t Trace,
     dut: EndpointIndex,
     strictness: Strictness,

@@ -9,7 +9,7 @@ use efa_play::trace::Trace;
 use efa_replay::compare::policy::{Rule, rule};
 use efa_replay::replay::emu::Emu;
 use efa_replay::replay::operations::number;
-use efa_replay::replay::{Engine, Strictness, Verdict, replay, replay_with_hook};
+use efa_replay::replay::{Engine, Strictness, Verdict, replay};
 use efa_suite::{Options, Outcome};
 
 const SCENARIO: &str = r#"
@@ -117,13 +117,13 @@ fn conversation() -> Trace {
 fn verdict(trace: &Trace, role: usize) -> Verdict {
     let mut emu = Emu::orderly();
     let mut engine = Engine::default();
-    replay(trace, role, Strictness::Fields, &mut emu, &mut engine).unwrap()
+    replay(trace, role, Strictness::Fields, &mut emu, &mut engine, None).unwrap()
 }
 
 /// The engine with a change in the packets that it sends.
 fn hooked(trace: &Trace, role: usize, mut hook: impl FnMut(Vec<u8>) -> Vec<Vec<u8>>) -> Verdict {
     let mut emu = Emu::orderly();
-    replay_with_hook(
+    replay(
         trace,
         role,
         Strictness::Fields,

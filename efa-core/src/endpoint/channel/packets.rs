@@ -5,9 +5,10 @@ use crate::endpoint::api::error::{EndpointError, Failure};
 use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::api::statistics::Protocol;
 use crate::endpoint::base::ids::PeerId;
+use crate::endpoint::memory::iov::attach;
 use crate::endpoint::memory::rdma::RdmaPart;
 use crate::endpoint::peers::handshake::{PeerFeatures, identity};
-use crate::endpoint::posting::{Outgoing, PacketOwner, Rdma, Work};
+use crate::endpoint::posting::{Outgoing, PacketOwner, PostedRequest, Rdma, Work};
 use crate::nic::{BufferId, Destination, Nic, Status};
 use crate::wire::{PacketType, Repr, ReqOptions};
 
@@ -33,11 +34,23 @@ impl<N: Nic> Channel<N> {
         (from, length): (u64, usize),
         may_gather: bool,
     ) -> Result<(), EndpointError> {
-        let copied = self
-            .posting
-            .attach(packet, memory, from, length, may_gather)?;
-        self.reports.statistics.note_sent(protocol, copied);
-        Ok(())
+        let Outgoing {
+            buffer, in_buffer, ..
+        } = *packet;
+        let nic = self.posting.nic_mut();
+        match attach(nic, buffer, in_buffer, memory, from, length, may_gather) {
+            Ok(payload) => {
+                packet.in_buffer = payload.in_buffer;
+                packet.gathered = payload.gathered;
+                let copied = payload.in_buffer - in_buffer;
+                self.reports.statistics.note_sent(protocol, copied);
+                Ok(())
+            }
+            Err(error) => {
+                self.posting.give_up(packet);
+                Err(error.into())
+            }
+        }
     }
 
     /// Posts a packet. On an error its buffer is released.
@@ -63,7 +76,8 @@ impl<N: Nic> Channel<N> {
         owner: PacketOwner,
         packet: Outgoing,
     ) -> Result<(), EndpointError> {
-        self.posting.post_packet(peer, destination, owner, packet)?;
+        let request = PostedRequest::Packet(packet);
+        self.posting.post(peer, destination, owner, request)?;
         self.reports.statistics.packets_sent += 1;
         Ok(())
     }
@@ -77,8 +91,8 @@ impl<N: Nic> Channel<N> {
         rdma: Rdma,
     ) -> Result<(), EndpointError> {
         let destination = self.destination(peer)?;
-        self.posting
-            .post_rdma(peer, destination, owner, part, rdma)?;
+        let request = PostedRequest::Rdma(part, rdma);
+        self.posting.post(peer, destination, owner, request)?;
         self.reports.statistics.packets_sent += 1;
         Ok(())
     }

@@ -16,7 +16,7 @@ mod work;
 
 use crate::endpoint::api::config::EndpointConfig;
 use crate::endpoint::base::ids::{Arena, PacketId};
-use crate::nic::{Completion, Domain, Doorbell, Nic, PolledNic, QueuePair};
+use crate::nic::{Domain, Doorbell, Nic, QueuePair};
 
 use backoff::Backoffs;
 use buffers::ReceiveBuffers;
@@ -27,7 +27,8 @@ use work::WorkQueues;
 pub(crate) use backoff::PeerBackoff;
 pub(crate) use deferred::{DeferredPacketId, footprint};
 pub(crate) use in_flight::{
-    CompletedRequest, FinishedRequest, Headerless, OnePacket, Outgoing, PacketOwner, Rdma,
+    CompletedRequest, FinishedRequest, Headerless, OnePacket, Outgoing, PacketOwner, PostedRequest,
+    Rdma,
 };
 pub(crate) use work::{AbandonedMessage, QUANTUM, Work};
 
@@ -132,7 +133,7 @@ impl<N: Nic> Posting<N> {
         &self.nic
     }
 
-    /// The device, for everything but posting, polling and packet buffers.
+    /// The device, for everything but posting requests and received packets.
     #[inline]
     pub(crate) fn nic_mut(&mut self) -> &mut N {
         &mut self.nic
@@ -141,14 +142,6 @@ impl<N: Nic> Posting<N> {
     /// Returns the device.
     pub(crate) fn into_nic(self) -> N {
         self.nic
-    }
-}
-
-impl<N: PolledNic> Posting<N> {
-    /// Polls completions from the device.
-    #[inline]
-    pub(crate) fn poll(&mut self, completions: &mut Vec<Completion>, limit: usize) -> usize {
-        self.nic.poll(completions, limit)
     }
 }
 

@@ -1,16 +1,13 @@
 //! Posting packets and RDMA requests, and their state until they end.
 
 use crate::endpoint::api::error::EndpointError;
-use crate::endpoint::api::operation::IoVec;
 use crate::endpoint::base::ids::{PacketId, PeerId};
-use crate::endpoint::memory::iov::{AttachedPayload, attach};
-use crate::endpoint::memory::rdma::RdmaPart;
 use crate::nic::{Destination, Domain, Nic};
 use crate::wire::{MsgId, PacketType, Repr};
 
 use super::Posting;
 use super::in_flight::{
-    CompletedRequest, Headerless, InFlight, OnePacket, Outgoing, PacketOwner, PostedRequest, Rdma,
+    CompletedRequest, Headerless, InFlight, OnePacket, Outgoing, PacketOwner, PostedRequest,
     hand_over,
 };
 
@@ -63,44 +60,6 @@ impl<N: Nic> Posting<N> {
         })
     }
 
-    /// Appends `length` bytes of the pieces from `offset` on to a packet. Returns how many bytes
-    /// were copied; the device gathers the others. On an error the packet's buffer is released.
-    #[inline(always)]
-    pub(crate) fn attach(
-        &mut self,
-        packet: &mut Outgoing,
-        pieces: &[IoVec],
-        offset: u64,
-        length: usize,
-        may_gather: bool,
-    ) -> Result<usize, EndpointError> {
-        let Outgoing {
-            buffer, in_buffer, ..
-        } = *packet;
-        match attach(
-            &mut self.nic,
-            buffer,
-            in_buffer,
-            pieces,
-            offset,
-            length,
-            may_gather,
-        ) {
-            Ok(AttachedPayload {
-                in_buffer: end,
-                gathered,
-            }) => {
-                packet.in_buffer = end;
-                packet.gathered = gathered;
-                Ok(end - in_buffer)
-            }
-            Err(error) => {
-                self.nic.release_buffer(buffer);
-                Err(error.into())
-            }
-        }
-    }
-
     /// Appends bytes of the engine to a packet.
     pub(crate) fn attach_bytes(&mut self, packet: &mut Outgoing, bytes: &[u8]) {
         let start = packet.in_buffer;
@@ -108,58 +67,38 @@ impl<N: Nic> Posting<N> {
         self.nic.buffer_mut(packet.buffer)[start..packet.in_buffer].copy_from_slice(bytes);
     }
 
-    /// Posts a packet. On an error its buffer is released.
+    /// Posts a packet or an RDMA request. On an error a packet's buffer is released.
     #[inline(always)]
-    pub(crate) fn post_packet(
-        &mut self,
-        peer: PeerId,
-        destination: Destination,
-        owner: PacketOwner,
-        packet: Outgoing,
-    ) -> Result<(), EndpointError> {
-        let posted = self.post(peer, destination, owner, PostedRequest::Packet(packet));
-        if posted.is_err() {
-            self.nic.release_buffer(packet.buffer);
-        }
-        posted
-    }
-
-    /// Posts an RDMA request.
-    pub(crate) fn post_rdma(
-        &mut self,
-        peer: PeerId,
-        destination: Destination,
-        owner: PacketOwner,
-        part: RdmaPart,
-        rdma: Rdma,
-    ) -> Result<(), EndpointError> {
-        self.post(peer, destination, owner, PostedRequest::Rdma(part, rdma))
-    }
-
-    #[inline(always)]
-    fn post(
+    pub(crate) fn post(
         &mut self,
         peer: PeerId,
         destination: Destination,
         owner: PacketOwner,
         request: PostedRequest,
     ) -> Result<(), EndpointError> {
-        let place = self.in_flight.vacant().ok_or(EndpointError::TryAgain)?;
-        hand_over(
-            &mut self.nic,
-            destination,
-            &request,
-            place.id,
-            self.doorbell,
-        )?;
-        place.fill(InFlight {
-            peer,
-            owner,
-            request,
-            rnr_count: 0,
-            retries: 0,
-        });
-        Ok(())
+        let error = match self.in_flight.vacant() {
+            None => EndpointError::TryAgain,
+            Some(place) => {
+                let id = place.id;
+                match hand_over(&mut self.nic, destination, &request, id, self.doorbell) {
+                    Err(error) => error,
+                    Ok(()) => {
+                        place.fill(InFlight {
+                            peer,
+                            owner,
+                            request,
+                            rnr_count: 0,
+                            retries: 0,
+                        });
+                        return Ok(());
+                    }
+                }
+            }
+        };
+        if let PostedRequest::Packet(packet) = &request {
+            self.give_up(packet);
+        }
+        Err(error)
     }
 
     /// Releases the buffer of a packet that was not posted.

@@ -40,7 +40,12 @@ fn post(posting: &mut Posting<FakeNic>, operation: u32) -> (PacketId, Vec<u8>) {
     let id = posting.in_flight.vacant().unwrap().id;
     let packet = posting.start_packet(&header).unwrap();
     posting
-        .post_packet(peer(), TO, PacketOwner::Control, packet)
+        .post(
+            peer(),
+            TO,
+            PacketOwner::Control,
+            PostedRequest::Packet(packet),
+        )
         .unwrap();
     (id, header.to_packet(&[]))
 }

@@ -152,7 +152,10 @@ impl Device {
         transfer: &mut impl Transfer,
     ) -> Status {
         let answer = match header.operation {
-            Operation::Send | Operation::Datagram => self.receive(from, header, transfer),
+            Operation::Send => {
+                self.take_receive(Service::Srd, from, header, header.length, transfer)
+            }
+            Operation::Datagram => self.receive_datagram(from, header, transfer),
             Operation::RdmaRead | Operation::RdmaWrite => self.access(from, header, transfer),
             Operation::Connected => return self.deliver_connected(from, header, transfer),
         };
@@ -202,21 +205,7 @@ impl Device {
         status
     }
 
-    /// Delivers a message to a posted receive.
-    #[inline(always)]
-    fn receive(
-        &mut self,
-        from: Gid,
-        header: &RequestHeader,
-        transfer: &mut impl Transfer,
-    ) -> Result<(), Refusal> {
-        match header.operation {
-            Operation::Datagram => self.receive_datagram(from, header, transfer),
-            _ => self.take_receive(Service::Srd, from, header, header.length, transfer),
-        }
-    }
-
-    /// As [`Device::receive`], with the device's own header in front of the data.
+    /// Delivers a datagram to a posted receive, with the device's own header in front of the data.
     #[cold]
     fn receive_datagram(
         &mut self,

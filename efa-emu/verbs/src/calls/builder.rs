@@ -130,7 +130,7 @@ unsafe extern "C" fn wr_complete(pair: *mut ibv_qp_ex) -> c_int {
     let completed = sender.queue.complete();
     let result = completed
         .map_err(Errno::from)
-        .and_then(|()| sender.doorbell_written(handle.qpn, &locking));
+        .and_then(|()| sender.hardware.ring_send_doorbell(handle.qpn, &locking));
     guard.end();
     match result {
         Ok(()) => 0,

@@ -185,7 +185,7 @@ pub(crate) unsafe extern "C" fn post_send(
     }
     if !core::ptr::eq(next, requests) {
         sender.queue.publish();
-        if let Err(errno) = sender.doorbell_written(pair.qpn, &locking) {
+        if let Err(errno) = sender.hardware.ring_send_doorbell(pair.qpn, &locking) {
             result = Err(errno);
             next = requests;
         }

@@ -7,7 +7,6 @@ use efa_device_model::provider::{CompletionQueue, QueueOwner, RecvQueue, Retired
 
 use super::hardware::Hardware;
 use super::spin::SpinCell;
-use crate::ffi::errno::Errno;
 use crate::ffi::interrupted::Locking;
 
 /// Both queues of a queue pair, each behind a separate lock. `None` once it was destroyed: their
@@ -22,19 +21,13 @@ pub(crate) struct Queues {
 /// A send queue, and the hardware behind its doorbell.
 pub(crate) struct Sender {
     pub(crate) queue: SendQueue,
-    hardware: Arc<Hardware>,
+    /// Whoever holds the lock may call it: it exists until the queue pair is destroyed.
+    pub(crate) hardware: Arc<Hardware>,
 }
 
 impl Sender {
     pub(crate) fn new(queue: SendQueue, hardware: Arc<Hardware>) -> Sender {
         Sender { queue, hardware }
-    }
-
-    /// Makes the device process the queue of `qpn`, whose doorbell was written. The caller holds
-    /// the lock meanwhile, so that the hardware exists.
-    #[inline(always)]
-    pub(crate) fn doorbell_written(&self, qpn: Qpn, locking: &Locking) -> Result<(), Errno> {
-        self.hardware.ring_send_doorbell(qpn, locking)
     }
 }
 
