@@ -7,7 +7,7 @@
 //!   shared memory.
 //! * [`network`] and [`fault`]: the effects of network and faults on frames, for both links.
 //! * [`profile`]: the generations of the device, built in or read from a file; [`qpn_policy`]: the
-//!   choice of queue pair numbers; [`counters`]: its statistics.
+//!   choice of queue pair numbers; [`limits`]: what all generations have; [`counters`]: statistics.
 //! * [`sysfs`]: the files that programs expect; [`numa`]: the processors next to the device;
 //!   [`port`]: the state of its port.
 //!
@@ -23,6 +23,7 @@ pub mod counters;
 pub mod device;
 pub mod duration;
 pub mod fault;
+pub mod limits;
 pub mod link;
 mod match_list;
 pub mod network;

@@ -8,7 +8,7 @@ use efa_core::nic::{DeviceCaps, NicAttributes, Status};
 
 pub use file::{ProfileError, ProfileProblem, is_path};
 
-use crate::device::connected::{MAX_MESSAGE, MAX_SGE};
+use crate::limits::{INLINE_SIZE_WIDE, MAX_MESSAGE, MAX_SGE};
 use crate::qpn_policy::QpnPolicy;
 
 /// PCI vendor id of the device (Amazon).
@@ -16,9 +16,6 @@ pub const VENDOR_ID: u32 = 0x1d0f;
 
 /// PCI vendor id of the device that is not an EFA. The PCI-SIG has not assigned it.
 const NOBODY: u32 = 0xf7f7;
-
-/// Inline bytes that a 128-byte send work request can carry.
-pub const INLINE_SIZE_WIDE: u32 = 80;
 
 /// Delays before an initiator retries a request that was answered with RNR. They double from
 /// `first` up to `longest`. The real device's timers are not public.

@@ -3,7 +3,8 @@
 use efa_core::address::Gid;
 use efa_core::nic::DeviceCaps;
 use efa_device_model::device::PortLink;
-use efa_device_model::profile::{INLINE_SIZE_WIDE, Profile};
+use efa_device_model::limits::INLINE_SIZE_WIDE;
+use efa_device_model::profile::Profile;
 use efa_device_model::sysfs::node_guid;
 use zerocopy::little_endian::{U16, U32, U64};
 

@@ -9,7 +9,8 @@ use core::ptr::null_mut;
 
 use efa_device_model::device::QpRings;
 use efa_device_model::device::queue::{CompletionRing, ReceiveRing, RequestIdSize};
-use efa_device_model::profile::{INLINE_SIZE_WIDE, Profile};
+use efa_device_model::limits::INLINE_SIZE_WIDE;
+use efa_device_model::profile::Profile;
 
 use super::{builder, comp_queue, queue_pair};
 use crate::abi::{

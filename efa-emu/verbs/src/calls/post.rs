@@ -5,9 +5,8 @@ use core::mem::offset_of;
 
 use efa_core::address::{Qkey, Qpn};
 use efa_device_model::device::Error;
-use efa_device_model::device::connected::MAX_SGE;
 use efa_device_model::device::queue::Buffer;
-use efa_device_model::profile::INLINE_SIZE_WIDE;
+use efa_device_model::limits::{INLINE_SIZE_WIDE, MAX_SGE};
 use efa_device_model::provider::{
     SendData, SendFlags, SendOpcode, SendQueue, SendRequest, UdAddress,
 };

@@ -5,8 +5,9 @@ use std::sync::Arc;
 
 use efa_device_model::device::PortLink;
 use efa_device_model::device::connected::{
-    MAX_RD_ATOMIC, MAX_RENDEZVOUS_HEADER, MAX_SGE, MAX_SRQ, MAX_TAG_OPERATIONS, MAX_TAGS, MAX_WR,
+    MAX_RD_ATOMIC, MAX_RENDEZVOUS_HEADER, MAX_SRQ, MAX_TAG_OPERATIONS, MAX_TAGS, MAX_WR,
 };
+use efa_device_model::limits::MAX_SGE;
 
 use crate::abi::{
     COMPAT_PORT_ATTR_SIZE, IBV_ATOMIC_HCA, IBV_DEVICE_RC_RNR_NAK_GEN, IBV_DEVICE_SRQ_RESIZE,

@@ -3,9 +3,10 @@
 
 use efa_core::nic::DeviceCaps;
 use efa_device_model::device::Service;
-use efa_device_model::device::connected::{MAX_INLINE, MAX_SGE, MAX_WR};
+use efa_device_model::device::connected::{MAX_INLINE, MAX_WR};
 use efa_device_model::device::queue::{RequestIdSize, WqeSize};
-use efa_device_model::profile::{INLINE_SIZE_WIDE, Profile};
+use efa_device_model::limits::{INLINE_SIZE_WIDE, MAX_SGE};
+use efa_device_model::profile::Profile;
 use efa_device_model::provider::RecvQueue;
 
 use crate::abi::{

@@ -5,9 +5,9 @@ use std::ffi::c_int;
 use std::ptr::null_mut;
 
 use efa_device_model::device::connected::{
-    ConnectionMask as M, MAX_INLINE, MAX_MESSAGE, MAX_RD_ATOMIC, MAX_SGE, MAX_TAG_OPERATIONS,
-    MAX_TAGS, MAX_WR,
+    ConnectionMask as M, MAX_INLINE, MAX_RD_ATOMIC, MAX_TAG_OPERATIONS, MAX_TAGS, MAX_WR,
 };
+use efa_device_model::limits::{MAX_MESSAGE, MAX_SGE};
 use efa_testing::workspace;
 use efa_verbs_abi::*;
 use libc::{EBUSY, EINVAL, ENOMEM, EOPNOTSUPP};

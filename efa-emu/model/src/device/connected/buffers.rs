@@ -5,10 +5,8 @@ use efa_core::nic::Access;
 use crate::device::ids::PdId;
 use crate::device::queue::Buffer;
 use crate::device::regions::RegionTable;
+use crate::limits::MAX_SGE;
 use crate::link::HostSegment;
-
-/// The most buffers of one work request.
-pub const MAX_SGE: usize = 8;
 
 /// Registered buffers, in order.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]

@@ -3,11 +3,10 @@
 use efa_core::address::Qpn;
 
 use super::attributes::{ConnectionAttributes, ConnectionMask};
-use super::buffers::MAX_SGE;
 use super::completion::{ConnectedCompletion, ConnectedFlags, WcOperation, WcStatus};
 use super::pair::{ConnectedConfig, Pair};
 use super::receives::{RecvWr, SharedQueue, SrqAttributes, SrqConfig, SrqId};
-use super::requester::{MAX_MESSAGE, Purpose, SendWr};
+use super::requester::{Purpose, SendWr};
 use super::tags::{CountTooHigh, Deletion, TaggedBuffer};
 use crate::counters::Command;
 use crate::device::error::Error;
@@ -15,6 +14,7 @@ use crate::device::ids::CqId;
 use crate::device::queue::CompletionEntry;
 use crate::device::queue_pair::QpState;
 use crate::device::state::Device;
+use crate::limits::{MAX_MESSAGE, MAX_SGE};
 
 /// The most work requests of a queue.
 pub const MAX_WR: u32 = 1 << 14;

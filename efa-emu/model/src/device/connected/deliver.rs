@@ -10,15 +10,14 @@ use super::completion::{ConnectedFlags, WcOperation, WcStatus};
 use super::packet::{Head, LONGEST_HEAD, Opcode, Reth, Syndrome};
 use super::pair::{DeviceParts, Pair};
 use super::receives::RecvWr;
-use super::requester::{
-    MAX_MESSAGE, Payload, Purpose, RemoteMemory, SendOperation, SendWr, packets_of,
-};
+use super::requester::{Payload, Purpose, RemoteMemory, SendOperation, SendWr, packets_of};
 use super::responder::{Answer, Arrival, Incoming, Target};
 use super::tags::{
     MAX_RENDEZVOUS_HEADER, RVH, RendezvousHeader, TMH, TagHeader, TagOperation, TaggedBuffer,
 };
 use crate::device::event::DeviceEvent;
 use crate::device::state::Device;
+use crate::limits::MAX_MESSAGE;
 use crate::link::{RequestHeader, Transfer};
 
 /// The delays of RNR NAKs in units of 10 microseconds, by their codes (InfiniBand Architecture

@@ -35,7 +35,7 @@ use efa_core::address::Qpn;
 use slab::Slab;
 
 pub use attributes::{ConnectionAttributes, ConnectionMask, MAX_RD_ATOMIC, REMOTE_ATOMIC};
-pub use buffers::{BufferList, MAX_SGE};
+pub use buffers::BufferList;
 pub use commands::{
     MAX_SRQ, MAX_TAG_OPERATIONS, MAX_TAGS, MAX_WR, TagRequest, TagRequestOperation,
 };
@@ -43,7 +43,7 @@ pub use completion::{ConnectedCompletion, ConnectedFlags, WcOperation, WcStatus}
 pub use pair::ConnectedConfig;
 pub use psn::Psn;
 pub use receives::{RecvWr, SrqAttributes, SrqConfig, SrqId, TagConfig};
-pub use requester::{MAX_INLINE, MAX_MESSAGE, Payload, RemoteMemory, SendOperation, SendWr};
+pub use requester::{MAX_INLINE, Payload, RemoteMemory, SendOperation, SendWr};
 pub use tags::{
     MAX_RENDEZVOUS_HEADER, RVH, RendezvousHeader, TMH, TagHeader, TagOperation, TaggedBuffer,
 };

@@ -21,9 +21,6 @@ const ACKNOWLEDGED: u32 = 16;
 /// The most inline bytes of a work request.
 pub const MAX_INLINE: usize = 128;
 
-/// The longest message in bytes.
-pub const MAX_MESSAGE: u32 = 1 << 30;
-
 /// The peer's memory in a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct RemoteMemory {
@@ -291,7 +288,7 @@ impl Requester {
         self.queue.get(position)
     }
 
-    /// Queues a request of at most [`MAX_MESSAGE`] bytes.
+    /// Queues a request of at most [`MAX_MESSAGE`](crate::limits::MAX_MESSAGE) bytes.
     #[inline]
     pub(super) fn push(&mut self, wr: SendWr, purpose: Purpose, mtu: u32) {
         let length = match wr.operation.is_atomic() {

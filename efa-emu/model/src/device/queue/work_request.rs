@@ -20,7 +20,7 @@
 use efa_core::address::{Qkey, Qpn};
 use zerocopy::IntoBytes;
 
-use crate::profile::INLINE_SIZE_WIDE;
+use crate::limits::INLINE_SIZE_WIDE;
 
 const OPERATION: u8 = 0x0f;
 const HAS_IMMEDIATE: u8 = 1 << 4;
