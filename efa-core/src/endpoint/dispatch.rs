@@ -151,7 +151,7 @@ impl<N: Nic> Endpoint<N> {
             trace_packet_of_failed_peer(peer);
             return None;
         }
-        if state.handshake.greet() {
+        if state.handshake.mark_sent() {
             self.channel.posting.queue(Work::Handshake(peer));
         }
         Some(peer)

@@ -122,7 +122,7 @@ impl<N: Nic> Endpoint<N> {
             Work::Handshake(peer) if !self.channel.peers.addresses().contains(peer) => {
                 let peer = self.channel.peers.current_id(peer);
                 if let Some(state) = self.channel.peers.existing_state_mut(peer) {
-                    state.handshake.greeting_lost();
+                    state.handshake.mark_lost();
                 }
                 Ok(false)
             }

@@ -168,7 +168,7 @@ impl<N: Nic> Endpoint<N> {
         let peer = self.channel.peers.addresses().identify(source, None)?;
         if let Some(state) = self.channel.peers.state_mut(peer) {
             state.heard = true;
-            if state.handshake.greet() {
+            if state.handshake.mark_sent() {
                 self.channel.posting.queue(Work::Handshake(peer));
             }
         }

@@ -51,7 +51,7 @@ const LOOK_FOR_END: Duration = Duration::from_millis(1);
 const LOOK_UP: Duration = Duration::from_secs(1);
 
 /// Interval of checks whether the bridge is in use.
-const LOOK: Duration = Duration::from_millis(200);
+const POLL_INTERVAL: Duration = Duration::from_millis(200);
 
 /// The time that a bridge with `--while-used` waits for the next host, and for the first one.
 const UNUSED: Duration = Duration::from_secs(2);
@@ -133,7 +133,7 @@ pub(crate) fn run(join: Join) -> Result<ExitCode, Failure> {
         spawn("dial", move || bridge.dial_all(&address))?;
     }
     let mut unused = IdleTimer::new(UNUSED_AT_FIRST);
-    while signals.wait_for(LOOK).is_none() {
+    while signals.wait_for(POLL_INTERVAL).is_none() {
         if join.while_used && unused.is_over(&local.device_list()) {
             report("no host of this machine is left: the bridge of --uplink ends");
             break;
@@ -284,7 +284,7 @@ impl BridgeState {
     }
 
     fn serve(self: &Arc<Self>, stream: TcpStream, from: SocketAddr) {
-        let greeted = self.greet(stream);
+        let greeted = self.exchange_handshakes(stream);
         self.strangers.fetch_sub(1, Ordering::Relaxed);
         let outcome = greeted.and_then(|(connection, theirs, verdict)| match verdict {
             Verdict::Welcome => {
@@ -301,7 +301,10 @@ impl BridgeState {
         }
     }
 
-    fn greet(&self, stream: TcpStream) -> io::Result<(SecureConnection, Greeting, Verdict)> {
+    fn exchange_handshakes(
+        &self,
+        stream: TcpStream,
+    ) -> io::Result<(SecureConnection, Greeting, Verdict)> {
         let mut connection = SecureConnection::begin(stream, Role::Acceptor, &self.key)?;
         let judge = |theirs: &Greeting| {
             if self.is_connected(&theirs.machine) {

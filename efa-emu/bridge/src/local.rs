@@ -13,14 +13,14 @@ use efa_wire::address::Gid;
 use crate::frames::{Device, Rule};
 
 /// Interval of checks whether a host was added or removed.
-const LOOK: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// Longest interval between checks of all hosts: some end without a change of the directory's time,
 /// and some publish more later.
-const LOOK_AT_ALL: Duration = Duration::from_millis(500);
+const SCAN_INTERVAL: Duration = Duration::from_millis(500);
 
 /// At most one in this many parts of the time is spent on these checks.
-const LOOKING: u32 = 200;
+const SCAN_SHARE: u32 = 200;
 
 /// Changes within this time may have the same time in the file system.
 const CLOCK_TICK: Duration = Duration::from_millis(20);
@@ -90,9 +90,9 @@ impl LocalDevices {
             if Some(changed) != seen || changed.0.is_some_and(is_recent) || due <= Instant::now() {
                 seen = Some(changed);
                 let began = Instant::now();
-                let looked = list(fabric);
-                due = Instant::now() + LOOK_AT_ALL.max(LOOKING * began.elapsed());
-                match looked {
+                let devices = list(fabric);
+                due = Instant::now() + SCAN_INTERVAL.max(SCAN_SHARE * began.elapsed());
+                match devices {
                     Ok(device_list) => {
                         last_error.clear();
                         self.update(device_list);
@@ -115,7 +115,7 @@ impl LocalDevices {
                     marked.insert(gid, known);
                 }
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 

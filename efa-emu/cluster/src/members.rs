@@ -26,7 +26,7 @@ use crate::uplink::{Uplink, UplinkError, UplinkParameters};
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Interval of checks during that time.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 /// Maximum time for the other parts to exit.
 const END: Duration = Duration::from_secs(10);
@@ -53,7 +53,7 @@ pub enum MembersError {
         source: io::Error,
     },
     #[error(
-        "the part of the cluster on the machine {machine} could not be started ({status}): it has said why"
+        "the part of the cluster on the machine {machine} could not be started ({status}): see its output above"
     )]
     Ended { machine: String, status: ExitStatus },
     #[error(
@@ -318,7 +318,7 @@ impl Members<'_> {
             if begin.elapsed() > PATIENCE {
                 return Err(trouble);
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -389,7 +389,7 @@ impl Drop for Members<'_> {
                     let _ = member.process.wait();
                     break;
                 }
-                std::thread::sleep(LOOK);
+                std::thread::sleep(POLL_INTERVAL);
             }
         }
     }

@@ -21,7 +21,7 @@ use crate::process::{self, Forked};
 use crate::session::Reply;
 
 /// Interval of checks whether all hosts are alive.
-const LOOK: Duration = Duration::from_millis(250);
+const POLL_INTERVAL: Duration = Duration::from_millis(250);
 
 /// The reason why the processes of the hosts do not start.
 #[derive(Debug, thiserror::Error)]
@@ -135,7 +135,7 @@ impl Nodes {
                 complain(&format!("{} has ended, and what ran there", node.name));
             }
         }
-        LOOK
+        POLL_INTERVAL
     }
 }
 

@@ -78,10 +78,10 @@ impl UplinkParameters<'_> {
 pub struct Uplink {
     bridge: Child,
     /// The file with its output, and the number of bytes that were read.
-    said: File,
+    output: File,
     read: u64,
     /// Output that was read and not forwarded.
-    held: String,
+    unforwarded: String,
     /// Whether it has reported that it listens, and that it is connected with another machine.
     listens: bool,
     is_connected: bool,
@@ -113,8 +113,8 @@ impl Uplink {
         wanted: &UplinkParameters<'_>,
         quiet: bool,
     ) -> Result<Uplink, UplinkError> {
-        let said = memfd_create("efa-emu-uplink", MemfdFlags::CLOEXEC);
-        let said = File::from(said.map_err(io::Error::from)?);
+        let output = memfd_create("efa-emu-uplink", MemfdFlags::CLOEXEC);
+        let output = File::from(output.map_err(io::Error::from)?);
         let program = bridge::BRIDGE.path()?;
         let mut command = Command::new(&program);
         command
@@ -130,8 +130,8 @@ impl Uplink {
         }
         command
             .stdin(Stdio::null())
-            .stdout(said.try_clone()?)
-            .stderr(said.try_clone()?)
+            .stdout(output.try_clone()?)
+            .stderr(output.try_clone()?)
             // It outlives this process, and signals of the terminal are not for it.
             .process_group(0);
         let bridge = command
@@ -139,9 +139,9 @@ impl Uplink {
             .map_err(|error| bridge::BRIDGE.missing(program, error))?;
         Ok(Uplink {
             bridge,
-            said,
+            output,
             read: 0,
-            held: String::new(),
+            unforwarded: String::new(),
             listens: false,
             is_connected: false,
             listen_option: wanted.listen_option,
@@ -160,7 +160,7 @@ impl Uplink {
         match ended {
             Some(status) if status.success() => Ok(false),
             Some(_) => {
-                let output = self.held.trim_end().to_owned();
+                let output = self.unforwarded.trim_end().to_owned();
                 Err(match output.contains(CANNOT_LISTEN) {
                     true => UplinkError::PortInUse {
                         output,
@@ -185,7 +185,7 @@ impl Uplink {
         let mut bytes = vec![0; CHUNK];
         // The file's position belongs to the bridge, which writes there. Reads from memory do not
         // fail.
-        let length = self.said.read_at(&mut bytes, self.read).unwrap_or(0);
+        let length = self.output.read_at(&mut bytes, self.read).unwrap_or(0);
         bytes.truncate(length);
         // Complete lines only.
         bytes.truncate(
@@ -198,7 +198,7 @@ impl Uplink {
         let news = String::from_utf8_lossy(&bytes);
         self.listens |= news.contains(LISTENS);
         self.is_connected |= news.contains(CONNECTED);
-        self.held.push_str(&news);
+        self.unforwarded.push_str(&news);
     }
 
     /// Forwards the output, once it is certain that this bridge stays: the output of a bridge that
@@ -207,9 +207,10 @@ impl Uplink {
         if !self.listens {
             return;
         }
-        let held = std::mem::take(&mut self.held);
+        let output = std::mem::take(&mut self.unforwarded);
         if !self.quiet {
-            held.lines()
+            output
+                .lines()
                 .for_each(|line| eprintln!("efa-emu: bridge: {line}"));
         }
     }

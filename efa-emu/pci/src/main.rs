@@ -18,7 +18,7 @@ use efa_shm::HostConfig;
 use rustix::process::Signal;
 
 /// Interval of checks for the program's exit, in addition to its signal.
-const LOOK: Duration = Duration::from_secs(1);
+const POLL_INTERVAL: Duration = Duration::from_secs(1);
 
 #[derive(Parser)]
 #[command(name = PROGRAM, version, long_version = efa_commands::installation::version_text())]
@@ -61,7 +61,7 @@ fn execute() -> Result<ExitCode, Failure> {
             };
             // SAFETY: between `fork` and `exec` it only makes one system call.
             unsafe { command.pre_exec(die) };
-            let ended = child::run(&mut command, || LOOK);
+            let ended = child::run(&mut command, || POLL_INTERVAL);
             if ended.as_ref().is_ok_and(|status| !status.success()) && !server.has_served() {
                 complain(
                     PROGRAM,

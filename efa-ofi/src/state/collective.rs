@@ -51,7 +51,7 @@ pub(crate) struct Operation {
     awaited: Vec<usize>,
     /// The time of the last probes, or the start of the wait; and the number of probes.
     asked: Instant,
-    questions: u32,
+    queries: u32,
     /// The number of this member.
     rank: usize,
     /// Whether the other members have been notified of a failure, or need not be.
@@ -128,7 +128,7 @@ impl Operation {
             outstanding: 0,
             awaited: Vec::new(),
             asked: Instant::now(),
-            questions: 0,
+            queries: 0,
             rank: schedule.rank,
             is_known: false,
             failure: None,
@@ -176,7 +176,7 @@ impl Operation {
         while let Some(step) = self.steps.front().copied() {
             let carried_out = match step {
                 Step::Wait if self.outstanding > 0 => {
-                    if !self.must_ask() {
+                    if !self.is_query_due() {
                         return false;
                     }
                     self.ask(engine, context);
@@ -184,7 +184,7 @@ impl Operation {
                 }
                 Step::Wait => {
                     self.awaited.clear();
-                    (self.asked, self.questions) = (Instant::now(), 0);
+                    (self.asked, self.queries) = (Instant::now(), 0);
                     Ok(())
                 }
                 Step::Send { to, piece } => self.send(engine, to, piece, context),
@@ -256,20 +256,20 @@ impl Operation {
         Ok(())
     }
 
-    fn must_ask(&self) -> bool {
+    fn is_query_due(&self) -> bool {
         self.until_question().is_zero()
     }
 
     /// The time until the next probe.
     fn until_question(&self) -> Duration {
-        let patience = PATIENCE * (1 << self.questions.min(MOST_DOUBLINGS));
+        let patience = PATIENCE * (1 << self.queries.min(MOST_DOUBLINGS));
         patience.saturating_sub(self.asked.elapsed())
     }
 
     /// Probes the senders of the awaited messages. They do not answer: the device reports senders
     /// that have ended.
     fn ask(&mut self, engine: &mut Endpoint<LentNic<HwDomain>>, context: u64) {
-        (self.asked, self.questions) = (Instant::now(), self.questions + 1);
+        (self.asked, self.queries) = (Instant::now(), self.queries + 1);
         for index in 0..self.awaited.len() {
             let peer = self.members[self.awaited[index]];
             let asked = self.notify(engine, peer, &[], context | QUESTION);

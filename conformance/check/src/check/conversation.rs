@@ -204,19 +204,19 @@ impl Conversation {
     /// Reports a breach.
     pub(super) fn breach(
         &mut self,
-        place: FrameContext,
+        context: FrameContext,
         kind: impl ToString,
         rule: &'static Rule,
         text: String,
     ) {
-        self.find(place, kind.to_string(), rule, rule.severity, text);
+        self.find(context, kind.to_string(), rule, rule.severity, text);
     }
 
     /// Reports a breach, as a note unless it is proven.
     #[allow(clippy::too_many_arguments)]
     pub(super) fn suspect(
         &mut self,
-        place: FrameContext,
+        context: FrameContext,
         kind: impl ToString,
         rule: &'static Rule,
         is_proven: bool,
@@ -227,31 +227,31 @@ impl Conversation {
         } else {
             Severity::Note
         };
-        self.find(place, kind.to_string(), rule, severity, text);
+        self.find(context, kind.to_string(), rule, severity, text);
     }
 
     fn find(
         &mut self,
-        place: FrameContext,
+        context: FrameContext,
         kind: String,
         rule: &'static Rule,
         severity: Severity,
         text: String,
     ) {
         let needs_history = rule.evidence != Evidence::Packet;
-        if !place.is_judged || self.is_torn && needs_history {
+        if !context.is_judged || self.is_torn && needs_history {
             return;
         }
-        if rule.evidence == Evidence::Sender && self.sides[place.sender].born.is_none() {
+        if rule.evidence == Evidence::Sender && self.sides[context.sender].born.is_none() {
             self.detection.unproven += 1;
             return;
         }
         let finding = Finding {
             rule,
             severity,
-            packet: place.number,
+            packet: context.number,
             kind,
-            interface: place.interface,
+            interface: context.interface,
             text,
         };
         let at = self.at;
@@ -261,7 +261,7 @@ impl Conversation {
     /// Handles a send that cannot be parsed as an RDM packet.
     pub(super) fn malformed(
         &mut self,
-        place: FrameContext,
+        context: FrameContext,
         lifetimes: &Lifetimes,
         frame: &PacketFrame,
         kind: String,
@@ -271,7 +271,7 @@ impl Conversation {
         let Qkey(used) = frame.qkey;
         // The present owners of the queue pairs may use another protocol.
         let is_first = frame.sequence == 0 && !frame.retransmission;
-        let is_restart = place.is_own && is_first && self.sides[me].first.is_some();
+        let is_restart = context.is_own && is_first && self.sides[me].first.is_some();
         let is_to_unknown = self.detection.is_rdm && self.sides[you].known().is_none();
         if is_restart || is_to_unknown || self.is_to_another(you, used) {
             self.begin_anew(lifetimes, &[(me, true), (you, true)]);
@@ -279,11 +279,11 @@ impl Conversation {
             self.is_later = true;
         }
         self.sides[you].addressed.get_or_insert(used);
-        self.interface = place.interface;
+        self.interface = context.interface;
         self.detection.invalid += 1;
-        self.detection.packets += u64::from(place.is_judged);
-        self.detection.last = Some((place.number, Err(kind.clone())));
-        self.breach(place, kind, &rules::PACKET_FORM, error.to_string());
+        self.detection.packets += u64::from(context.is_judged);
+        self.detection.last = Some((context.number, Err(kind.clone())));
+        self.breach(context, kind, &rules::PACKET_FORM, error.to_string());
     }
 
     /// Handles a truncated packet.
@@ -294,64 +294,64 @@ impl Conversation {
     /// Handles a packet. Returns sender and receiver if its operation has to be followed.
     pub(super) fn packet(
         &mut self,
-        place: FrameContext,
+        context: FrameContext,
         lifetimes: &Lifetimes,
         frame: &PacketFrame,
-        reading: &ParsedPacket,
+        parsed: &ParsedPacket,
         is_repetition: bool,
     ) -> Option<(End, End)> {
-        self.interface = place.interface;
+        self.interface = context.interface;
         if self.from_start.is_none() {
             // A packet without an address that arrives first may be a late one, for a predecessor.
             // An endpoint that begins with an answer has received packets that are not in the
             // capture.
-            let is_beginning = match place.is_own {
-                true => reading.request.is_some(),
-                false => reading.raw_address().is_some(),
+            let is_beginning = match context.is_own {
+                true => parsed.request.is_some(),
+                false => parsed.raw_address().is_some(),
             };
             let is_from_start = frame.is_from_start && is_beginning && !self.is_later;
-            self.from_start = Some(is_from_start || begins(frame, reading));
+            self.from_start = Some(is_from_start || begins(frame, parsed));
         }
         let (me, you) = self.ends(frame.from);
         // As long as its numbers go on, the queue pair has not been replaced.
         let is_same = self.view.has_direction
-            && place.is_own
+            && context.is_own
             && frame.run.is_some()
             && frame.run == self.sides[me].named_run;
-        self.ends_after_a_break(place, lifetimes, frame, reading, (me, you));
+        self.ends_after_a_break(context, lifetimes, frame, parsed, (me, you));
         let is_present =
-            !is_repetition && self.identify(place, lifetimes, frame, reading, (me, you), is_same);
-        self.hear(me, reading);
-        let packet_type = reading.packet_type;
-        self.detection.packets += u64::from(place.is_judged && !is_repetition);
-        self.detection.last = Some((place.number, Ok(packet_type)));
+            !is_repetition && self.identify(context, lifetimes, frame, parsed, (me, you), is_same);
+        self.hear(me, parsed);
+        let packet_type = parsed.packet_type;
+        self.detection.packets += u64::from(context.is_judged && !is_repetition);
+        self.detection.last = Some((context.number, Ok(packet_type)));
         if !is_present {
             return None;
         }
-        self.check_features(place, packet_type, (me, you));
-        if reading.request.is_some() {
-            self.check_address(place, reading, me, you);
+        self.check_features(context, packet_type, (me, you));
+        if parsed.request.is_some() {
+            self.check_address(context, parsed, me, you);
         }
-        self.check_connid_asked(place, reading, you);
+        self.check_connid_asked(context, parsed, you);
         let side = &mut self.sides[me];
-        side.first.get_or_insert(place.number);
+        side.first.get_or_insert(context.number);
         if packet_type != PacketType::Handshake && self.sides[you].first.is_some() {
             let side = &mut self.sides[me];
-            side.went_on.get_or_insert((place.number, packet_type));
+            side.went_on.get_or_insert((context.number, packet_type));
         }
         Some((me, you))
     }
 
     /// Handles a packet that could be one of the RDM protocol, and may prove that it is.
-    fn hear(&mut self, me: End, reading: &ParsedPacket) {
+    fn hear(&mut self, me: End, parsed: &ParsedPacket) {
         self.detection.valid += 1;
-        let names_sender = reading.raw_address().is_some_and(|address| {
+        let names_sender = parsed.raw_address().is_some_and(|address| {
             Node {
                 gid: address.gid,
                 qpn: address.qpn.0,
             } == self.sides[me].node
         });
-        self.detection.is_rdm |= names_sender || matches!(reading.said, PacketBody::Handshake(_));
+        self.detection.is_rdm |= names_sender || matches!(parsed.body, PacketBody::Handshake(_));
     }
 
     /// Judges the identification of the packet's sender and receiver. Returns whether they are the
@@ -359,15 +359,15 @@ impl Conversation {
     /// connection id last.
     fn identify(
         &mut self,
-        place: FrameContext,
+        context: FrameContext,
         lifetimes: &Lifetimes,
         frame: &PacketFrame,
-        reading: &ParsedPacket,
+        parsed: &ParsedPacket,
         (me, you): (End, End),
         is_same: bool,
     ) -> bool {
-        let packet_type = reading.packet_type;
-        let raw = reading.raw_address();
+        let packet_type = parsed.packet_type;
+        let raw = parsed.raw_address();
         if let Some(address) = raw {
             let named = Node {
                 gid: address.gid,
@@ -376,19 +376,19 @@ impl Conversation {
             let sender = self.sides[me].node;
             if named != sender {
                 let text = format!("it names {named}, but was sent by {sender}");
-                self.breach(place, packet_type, &rules::RAW_ADDRESS_TRUE, text);
+                self.breach(context, packet_type, &rules::RAW_ADDRESS_TRUE, text);
             }
         }
         let Qkey(used) = frame.qkey;
         let known = self.sides[me].connid.map(|(connid, _)| connid);
-        let named = reading.named();
+        let named = parsed.named();
         if frame.qp_generation.generation > self.sides[me].generation {
             self.sides[me].generation = frame.qp_generation.generation;
             if frame.qp_generation.keeps_connid && known.is_some() && known == named {
-                self.begins_with_old_connid(place, lifetimes, packet_type, (me, you));
+                self.begins_with_old_connid(context, lifetimes, packet_type, (me, you));
             }
         }
-        if place.is_own && self.target.is_some_and(|target| target != frame.qkey) {
+        if context.is_own && self.target.is_some_and(|target| target != frame.qkey) {
             // It sends to the earlier endpoint and to the later one, with two counts of messages.
             self.from_start = Some(false);
         }
@@ -398,30 +398,30 @@ impl Conversation {
                 self.sides[me].retire();
                 let is_same_peer = self.sides[you].connid.is_some_and(|(peer, _)| peer == used);
                 self.begin_anew(lifetimes, &[(me, true), (you, !is_same_peer)]);
-                self.sides[me].connid = Some((connid, place.number));
-                self.from_start = Some(begins(frame, reading));
+                self.sides[me].connid = Some((connid, context.number));
+                self.from_start = Some(begins(frame, parsed));
             } else if me != you && self.is_to_another(you, used) {
                 // The HANDSHAKE is for the next endpoint on the queue pair, or it is wrong.
                 self.begin_anew(lifetimes, &[(me, false), (you, true)]);
                 // The capture has all packets of the near end to the next endpoint.
-                let is_first = place.is_own && self.target.is_none();
+                let is_first = context.is_own && self.target.is_none();
                 self.from_start = Some(is_first && self.from_start == Some(true));
                 self.target = Some(frame.qkey);
             }
         }
         let told = [
             (raw.map(|address| address.qkey.0), "raw_addr.connid"),
-            (reading.connid, "connid"),
+            (parsed.connid, "connid"),
         ];
         for (connid, field) in told {
             let Some(connid) = connid else { continue };
             let side = &mut self.sides[me];
             if side.is_former(connid) {
                 let text = format!("`{field}` is {connid:#x}, of an earlier endpoint");
-                self.breach(place, packet_type, &rules::LATE_PACKET, text);
+                self.breach(context, packet_type, &rules::LATE_PACKET, text);
                 return false;
             }
-            let (known, first) = *side.connid.get_or_insert((connid, place.number));
+            let (known, first) = *side.connid.get_or_insert((connid, context.number));
             if known == connid {
                 side.named_run = frame.run.or(side.named_run);
             } else {
@@ -429,7 +429,7 @@ impl Conversation {
                     "`{field}` is {connid:#x}, but packet {first} shows that {} has {known:#x}",
                     side.node
                 );
-                self.breach(place, packet_type, &rules::CONNID_TRUE, text);
+                self.breach(context, packet_type, &rules::CONNID_TRUE, text);
             }
         }
         if let Some((connid, first)) = self.sides[you].connid
@@ -437,14 +437,14 @@ impl Conversation {
         {
             if self.sides[you].is_former(used) {
                 let text = format!("it is sent to Q-key {used:#x}, of an earlier endpoint");
-                self.breach(place, packet_type, &rules::LATE_PACKET, text);
+                self.breach(context, packet_type, &rules::LATE_PACKET, text);
                 return false;
             }
             let text = format!(
                 "it is sent to Q-key {used:#x}, but packet {first} shows that {} has {connid:#x}",
                 self.sides[you].node
             );
-            self.breach(place, packet_type, &rules::QKEY_TRUE, text);
+            self.breach(context, packet_type, &rules::QKEY_TRUE, text);
         }
         self.sides[you].addressed = Some(used);
         if let Some(connid) = named {
@@ -458,7 +458,7 @@ impl Conversation {
     /// cannot detect this, and continues.
     fn begins_with_old_connid(
         &mut self,
-        place: FrameContext,
+        context: FrameContext,
         lifetimes: &Lifetimes,
         packet_type: PacketType,
         (me, you): (End, End),
@@ -468,7 +468,7 @@ impl Conversation {
         };
         let text =
             format!("the queue pair begins anew, and `connid` is {connid:#x} as in packet {first}");
-        self.breach(place, packet_type, &rules::CONNID_FRESH, text);
+        self.breach(context, packet_type, &rules::CONNID_FRESH, text);
         self.begin_anew(lifetimes, &[(me, true), (you, false)]);
         self.sides[me].connid = Some((connid, first));
         self.from_start = Some(false);
@@ -484,28 +484,28 @@ impl Conversation {
     /// endpoints may be the next ones.
     fn ends_after_a_break(
         &mut self,
-        place: FrameContext,
+        context: FrameContext,
         lifetimes: &Lifetimes,
         frame: &PacketFrame,
-        reading: &ParsedPacket,
+        parsed: &ParsedPacket,
         (me, you): (End, End),
     ) {
         let Qkey(used) = frame.qkey;
         // After packets of another protocol only the Q-key is known.
-        let told = reading.named();
+        let told = parsed.named();
         let names_another = told.is_some_and(|told| self.sides[me].is_another(told));
         if self.detection.is_foreign() && (names_another || self.is_to_another(you, used)) {
             self.sides[me].run = frame.run.or(self.sides[me].run);
             self.begin_anew(lifetimes, &[(me, true), (you, true)]);
-            self.from_start = Some(begins(frame, reading));
+            self.from_start = Some(begins(frame, parsed));
             return;
         }
         let side = &self.sides[me];
-        let (told, known) = (reading.connid, side.known());
+        let (told, known) = (parsed.connid, side.known());
         let is_other = told.is_some_and(|told| side.is_another(told));
         let is_to_another = self.is_to_another(you, used);
         // The numbers of arriving packets have gaps, so they prove less.
-        let is_next = self.view.has_direction && place.is_own;
+        let is_next = self.view.has_direction && context.is_own;
         let run = self.sides[me].run;
         self.sides[me].run = frame.run.or(run);
         // The first packet that arrives with another connection id than the near end's destination
@@ -516,7 +516,7 @@ impl Conversation {
         let is_known =
             told.is_some() && told == known && self.sides[me].is_known_with(&self.sides[you]);
         let is_same = follows && (is_next || !is_to_another || is_known);
-        if is_same || reading.raw_address().is_some() || !is_other && !is_to_another {
+        if is_same || parsed.raw_address().is_some() || !is_other && !is_to_another {
             return;
         }
         self.begin_anew(lifetimes, &[(me, true), (you, true)]);
@@ -557,7 +557,7 @@ impl Conversation {
 
     fn check_features(
         &mut self,
-        place: FrameContext,
+        context: FrameContext,
         packet_type: PacketType,
         (me, you): (End, End),
     ) {
@@ -574,15 +574,15 @@ impl Conversation {
             if !self.sides[you].features.permit(packet_type) {
                 let name = feature_names(packet_type);
                 let text = format!("{peer} has not announced {name}");
-                self.breach(place, packet_type, &rules::FEATURE_ANNOUNCED, text);
+                self.breach(context, packet_type, &rules::FEATURE_ANNOUNCED, text);
             }
         } else if self.is_from_start() {
             let name = feature_names(packet_type);
             let text = format!("{peer} has announced nothing yet, so not {name}");
-            self.breach(place, packet_type, &rules::FEATURE_EARLY, text);
+            self.breach(context, packet_type, &rules::FEATURE_EARLY, text);
             let early = &mut self.sides[me].early;
             if me != you && early.len() < MOST_EARLY {
-                early.push((place, packet_type));
+                early.push((context, packet_type));
             }
         }
     }
@@ -590,52 +590,52 @@ impl Conversation {
     /// Judges the packets that `you` sent to `me` before the HANDSHAKE with the features of `me`.
     pub(super) fn check_early(&mut self, handshake: u64, me: End, you: End) {
         let (peer, features) = (self.sides[me].node, self.sides[me].features);
-        for (place, packet_type) in std::mem::take(&mut self.sides[you].early) {
+        for (context, packet_type) in std::mem::take(&mut self.sides[you].early) {
             if !features.permit(packet_type) {
                 let name = feature_names(packet_type);
                 let text = format!("the HANDSHAKE of {peer} in packet {handshake} lacks {name}");
-                self.breach(place, packet_type, &rules::FEATURE_LACKED, text);
+                self.breach(context, packet_type, &rules::FEATURE_LACKED, text);
             }
         }
     }
 
     /// Judges whether a request has a raw address if it must.
-    fn check_address(&mut self, place: FrameContext, reading: &ParsedPacket, me: End, you: End) {
-        let packet_type = reading.packet_type;
+    fn check_address(&mut self, context: FrameContext, parsed: &ParsedPacket, me: End, you: End) {
+        let packet_type = parsed.packet_type;
         let is_constant = self.sides[you]
             .features
             .contains(ExtraFeatures::CONSTANT_HEADER_LENGTH);
         let sender = self.sides[me].node;
-        if reading.raw_address().is_some() {
+        if parsed.raw_address().is_some() {
             if let Some(first) = self.sides[me].without_address
                 && !is_constant
             {
                 let text = format!(
                     "packet {first} has none, so {sender} had processed the HANDSHAKE by then"
                 );
-                self.breach(place, packet_type, &rules::RAW_ADDRESS_LAST, text);
+                self.breach(context, packet_type, &rules::RAW_ADDRESS_LAST, text);
             }
             return;
         }
-        self.sides[me].without_address.get_or_insert(place.number);
+        self.sides[me].without_address.get_or_insert(context.number);
         if self.sides[you].handshake.is_none() {
             if self.is_from_start() {
                 let text = format!("{sender} has received no HANDSHAKE yet");
-                self.breach(place, packet_type, &rules::RAW_ADDRESS_FIRST, text);
+                self.breach(context, packet_type, &rules::RAW_ADDRESS_FIRST, text);
             }
         } else if is_constant {
             let text = format!(
                 "{} asked for headers of constant length",
                 self.sides[you].node
             );
-            self.breach(place, packet_type, &rules::CONSTANT_HEADER, text);
+            self.breach(context, packet_type, &rules::CONSTANT_HEADER, text);
         }
     }
 
     /// Judges whether the peer has requested the optional connid of a packet.
-    fn check_connid_asked(&mut self, place: FrameContext, reading: &ParsedPacket, you: End) {
-        let is_optional = reading.request.is_some() || reading.packet_type == PacketType::CtsData;
-        if reading.connid.is_none() || !is_optional || self.sides[you].handshake.is_none() {
+    fn check_connid_asked(&mut self, context: FrameContext, parsed: &ParsedPacket, you: End) {
+        let is_optional = parsed.request.is_some() || parsed.packet_type == PacketType::CtsData;
+        if parsed.connid.is_none() || !is_optional || self.sides[you].handshake.is_none() {
             return;
         }
         if !self.sides[you]
@@ -643,7 +643,7 @@ impl Conversation {
             .contains(ExtraFeatures::CONNID_HEADER)
         {
             let text = format!("{} has not asked for it", self.sides[you].node);
-            self.breach(place, reading.packet_type, &rules::CONNID_UNASKED, text);
+            self.breach(context, parsed.packet_type, &rules::CONNID_UNASKED, text);
         }
     }
 

@@ -23,13 +23,13 @@ impl Conversation {
     /// Records that `me` has sent a due answer.
     pub(super) fn answered(
         &mut self,
-        place: FrameContext,
+        context: FrameContext,
         packet_type: PacketType,
         me: End,
         id: OpId,
     ) {
         let side = &mut self.sides[me];
-        side.answered.get_or_insert((place.number, packet_type));
+        side.answered.get_or_insert((context.number, packet_type));
         let Some(operation) = self.operations.get_mut(id) else {
             return;
         };
@@ -101,7 +101,7 @@ impl Conversation {
     }
 
     /// The frame of packet `number`, to which `end` never reacted.
-    fn place_of(&self, end: End, number: u64) -> FrameContext {
+    fn context_of(&self, end: End, number: u64) -> FrameContext {
         FrameContext {
             number,
             interface: self.interface,
@@ -133,9 +133,9 @@ impl Conversation {
             "{} heard from {} in packet {heard} and never sent it a HANDSHAKE",
             side.node, self.sides[peer].node
         );
-        let place = self.place_of(0, number);
+        let context = self.context_of(0, number);
         let rule = &rules::HANDSHAKE_ANSWER;
-        self.suspect(place, packet_type, rule, is_proven, text);
+        self.suspect(context, packet_type, rule, is_proven, text);
     }
 
     fn end_of_sequences(&mut self) {
@@ -144,13 +144,13 @@ impl Conversation {
             let text = format!(
                 "message {msg_id} was refused and not sent again, {behind} messages were begun after that"
             );
-            let place = self.place_of(0, number);
+            let context = self.context_of(0, number);
             let rule = &rules::MSG_ID_REFUSED;
             let requests = &self.sides[0].requests;
             let has_attempts = !refused.is_repeated || requests.keeps_equal_frames();
             let has_order = self.has_order() && !self.has_failed;
             let is_proven = behind >= PROOF as u64 && has_order && has_attempts;
-            self.suspect(place, packet_type, rule, is_proven, text);
+            self.suspect(context, packet_type, rule, is_proven, text);
         }
         let is_whole = self.has_order() && !self.has_failed && self.sides[0].refusals == 0;
         let gaps = self.sides[0].sequence.gaps();
@@ -182,10 +182,10 @@ impl Conversation {
                 "{sent} of {} bytes of the message of packet {first} were sent",
                 shape.in_requests
             );
-            let place = self.place_of(0, last);
+            let context = self.context_of(0, last);
             let rule = &rules::MESSAGE_WHOLE;
             let is_proven = is_proven && is_whole;
-            self.suspect(place, shape.packet_type, rule, is_proven, text);
+            self.suspect(context, shape.packet_type, rule, is_proven, text);
         }
     }
 
@@ -201,13 +201,13 @@ impl Conversation {
             self.sides[0].node,
             last.wrapping_add(1)
         );
-        let place = FrameContext {
+        let context = FrameContext {
             interface,
-            ..self.place_of(0, gap.packet)
+            ..self.context_of(0, gap.packet)
         };
         let is_orderly = self.has_order() && !self.has_failed && self.sides[0].refusals == 0;
         let is_proven = gap.is_proven && is_orderly;
-        self.suspect(place, gap.packet_type, rule, is_proven, text);
+        self.suspect(context, gap.packet_type, rule, is_proven, text);
     }
 
     fn end_of_operations(&mut self) {
@@ -250,15 +250,15 @@ impl Conversation {
                 "{} owes the {} for packet {request}",
                 self.sides[0].node, due.what
             );
-            let place = self.place_of(0, due.packet);
+            let context = self.context_of(0, due.packet);
             let rule = &rules::ANSWER_MISSING;
-            self.suspect(place, due.packet_type, rule, is_proven, text);
+            self.suspect(context, due.packet_type, rule, is_proven, text);
         }
         for (request, packet_type, sent, granted, is_proven) in unfinished {
             let text = format!("{sent} bytes were sent, {granted} were granted");
-            let place = self.place_of(0, request);
+            let context = self.context_of(0, request);
             let rule = &rules::MESSAGE_WHOLE;
-            self.suspect(place, packet_type, rule, is_proven, text);
+            self.suspect(context, packet_type, rule, is_proven, text);
         }
     }
 

@@ -19,8 +19,8 @@ use efa_wire::{Message, Transfer};
 /// A packet that is being judged, with its conversation.
 pub(super) struct Follower<'c> {
     pub(super) conversation: &'c mut Conversation,
-    pub(super) place: FrameContext,
-    pub(super) reading: &'c ParsedPacket,
+    pub(super) context: FrameContext,
+    pub(super) parsed: &'c ParsedPacket,
     pub(super) sequence: u32,
     /// Sender and receiver.
     pub(super) me: End,
@@ -29,12 +29,12 @@ pub(super) struct Follower<'c> {
 
 impl Follower<'_> {
     pub(super) fn follow(&mut self) {
-        if let Some(msg_id) = self.reading.said.msg_id() {
+        if let Some(msg_id) = self.parsed.body.msg_id() {
             let requests = &mut self.conversation.sides[self.me].requests;
-            let is_piece = self.reading.said.is_piece();
-            requests.carries(self.sequence, msg_id, is_piece, self.reading.packet_type);
+            let is_piece = self.parsed.body.is_piece();
+            requests.carries(self.sequence, msg_id, is_piece, self.parsed.packet_type);
         }
-        match self.reading.said {
+        match self.parsed.body {
             PacketBody::Message(message) => self.message(message),
             PacketBody::Read(read) => self.read(read),
             PacketBody::Atomic(atomic) => self.atomic(atomic),
@@ -51,8 +51,8 @@ impl Follower<'_> {
     }
 
     fn breach(&mut self, rule: &'static rules::Rule, text: String) {
-        let kind = self.reading.packet_type;
-        self.conversation.breach(self.place, kind, rule, text);
+        let kind = self.parsed.packet_type;
+        self.conversation.breach(self.context, kind, rule, text);
     }
 
     fn operation(&mut self, id: OpId) -> Option<&mut Operation> {
@@ -84,7 +84,7 @@ impl Follower<'_> {
 
     fn names_nothing(&mut self, field: &str, value: u32) {
         if self.conversation.is_from_start() {
-            let rule = match self.reading.said {
+            let rule = match self.parsed.body {
                 PacketBody::CtsData { .. } => &rules::CTSDATA_NAMES_CTS,
                 _ => &rules::ANSWER_NAMES_REQUEST,
             };
@@ -100,8 +100,8 @@ impl Follower<'_> {
             from,
             turn,
             serial,
-            packet: self.place.number,
-            packet_type: self.reading.packet_type,
+            packet: self.context.number,
+            packet_type: self.parsed.packet_type,
             what,
             ripe: None,
         };
@@ -111,9 +111,9 @@ impl Follower<'_> {
     }
 
     fn answered(&mut self, id: OpId) {
-        let packet_type = self.reading.packet_type;
+        let packet_type = self.parsed.packet_type;
         self.conversation
-            .answered(self.place, packet_type, self.me, id);
+            .answered(self.context, packet_type, self.me, id);
     }
 
     fn done(&mut self, id: OpId) {
@@ -174,7 +174,7 @@ impl Follower<'_> {
         let mut runs = ByteRanges::default();
         let payload = match message.transfer {
             Transfer::LongRead => 0,
-            _ => self.reading.payload,
+            _ => self.parsed.payload,
         };
         if message.transfer == Transfer::LongCts && payload > message.length {
             let text = format!("{payload} bytes, in a message of {}", message.length);
@@ -199,10 +199,10 @@ impl Follower<'_> {
             && let Some(msg_id) = msg_id
         {
             let part = PartialMessage {
-                first: self.place.number,
-                last: self.place.number,
+                first: self.context.number,
+                last: self.context.number,
                 shape: self.shape(&message),
-                cq_data: self.reading.request.and_then(|request| request.cq_data),
+                cq_data: self.parsed.request.and_then(|request| request.cq_data),
                 runs,
                 operation: id,
                 begun: self.conversation.sides[self.me].sequence.begun,
@@ -221,7 +221,7 @@ impl Follower<'_> {
     fn check_user_recv_qp(&mut self, message: &Message) {
         let peer = &self.conversation.sides[self.you];
         let is_zero_copy = peer.features.contains(ExtraFeatures::USER_RECV_QP);
-        if is_zero_copy && message.msg_id.is_some() && self.reading.raw_address().is_none() {
+        if is_zero_copy && message.msg_id.is_some() && self.parsed.raw_address().is_none() {
             let text = format!("{} receives messages on another queue pair", peer.node);
             self.breach(&rules::USER_RECV_QP, text);
         }
@@ -229,7 +229,7 @@ impl Follower<'_> {
 
     fn shape(&self, message: &Message) -> Shape {
         Shape {
-            packet_type: self.reading.packet_type,
+            packet_type: self.parsed.packet_type,
             length: message.length,
             in_requests: message.in_requests,
             tag: message.tag,
@@ -256,20 +256,20 @@ impl Follower<'_> {
         let operation = part.operation;
         let operation = operation.and_then(|id| self.conversation.operations.get(id));
         let runs = operation.map_or(&part.runs, |operation| &operation.runs);
-        let end = message.offset.saturating_add(self.reading.payload);
+        let end = message.offset.saturating_add(self.parsed.payload);
         let is_another = part.shape != shape || runs.overlaps(message.offset, end);
         let sequence = &mut self.conversation.sides[self.me].sequence;
         if is_another && sequence.give_up(msg_id) {
             return false;
         }
         let side = &self.conversation.sides[self.me];
-        let cq_data = self.reading.request.and_then(|request| request.cq_data);
+        let cq_data = self.parsed.request.and_then(|request| request.cq_data);
         let begun = side.sequence.begun;
         let parts = &mut self.conversation.sides[self.me].sequence.parts;
         let Some(mut part) = parts.remove(&msg_id) else {
             return false;
         };
-        (part.last, part.begun) = (self.place.number, begun);
+        (part.last, part.begun) = (self.context.number, begun);
         if part.shape != shape {
             let text = format!(
                 "message {msg_id} began in packet {} as {:?}, here it is {shape:?}",
@@ -287,7 +287,7 @@ impl Follower<'_> {
             );
             self.breach(&rules::CQ_DATA_AGREEMENT, text);
         }
-        let payload = self.reading.payload;
+        let payload = self.parsed.payload;
         let room = match message.transfer {
             Transfer::RuntRead => message.in_requests,
             _ => message.length,
@@ -312,9 +312,9 @@ impl Follower<'_> {
     /// Begins a message. Returns the relation of its msg_id to earlier ones.
     fn begins_message(&mut self, msg_id: u32) -> IdState {
         let from_start = self.conversation.is_from_start();
-        let packet_type = self.reading.packet_type;
+        let packet_type = self.parsed.packet_type;
         let sequence = &mut self.conversation.sides[self.me].sequence;
-        let (id, gap) = sequence.begin(msg_id, self.place.number, packet_type, from_start);
+        let (id, gap) = sequence.begin(msg_id, self.context.number, packet_type, from_start);
         match id {
             IdState::New | IdState::GivenUp => {}
             IdState::Again => {
@@ -341,7 +341,7 @@ impl Follower<'_> {
         if let Some(gap) = gap
             && self.me == 0
         {
-            self.conversation.gap(gap, self.place.interface);
+            self.conversation.gap(gap, self.context.interface);
         }
     }
 
@@ -351,18 +351,18 @@ impl Follower<'_> {
             Transfer::LongRead | Transfer::RuntRead => OperationKind::LongRead,
             Transfer::Eager | Transfer::Medium | Transfer::LongCts => OperationKind::Push,
         };
-        let packet_type = self.reading.packet_type;
-        let (number, length) = (self.place.number, message.length);
+        let packet_type = self.parsed.packet_type;
+        let (number, length) = (self.context.number, message.length);
         let operations = &mut self.conversation.operations;
         let (id, operation) = operations.begin(number, packet_type, kind, self.me, length);
         operation.granted = match message.transfer {
-            Transfer::LongCts => self.reading.payload.min(message.length),
+            Transfer::LongCts => self.parsed.payload.min(message.length),
             Transfer::LongRead => 0,
             Transfer::RuntRead => message.in_requests,
             Transfer::Eager | Transfer::Medium => message.length,
         };
         operation.in_requests = message.in_requests;
-        operation.is_judged = self.place.is_judged;
+        operation.is_judged = self.context.is_judged;
         operation.is_message = message.msg_id.is_some();
         let msg_id = message.msg_id.map(|id| id.0);
         operation.msg_id = msg_id;
@@ -466,8 +466,8 @@ impl Follower<'_> {
 
     /// Handles a LONGCTS_RTM that continues a message whose read was refused.
     fn answers_refusal(&mut self, id: OpId, message: &Message) {
-        let (payload, you) = (self.reading.payload, self.you);
-        let packet_type = self.reading.packet_type;
+        let (payload, you) = (self.parsed.payload, self.you);
+        let packet_type = self.parsed.packet_type;
         let Some(operation) = self.operation(id) else {
             return;
         };
@@ -496,9 +496,9 @@ impl Follower<'_> {
     }
 
     fn read(&mut self, read: Read) {
-        let packet_type = self.reading.packet_type;
+        let packet_type = self.parsed.packet_type;
         let you = self.you;
-        let (number, kind) = (self.place.number, OperationKind::Read);
+        let (number, kind) = (self.context.number, OperationKind::Read);
         let operations = &mut self.conversation.operations;
         let (id, operation) = operations.begin(number, packet_type, kind, you, read.length);
         operation.granted = read.window.min(read.length);
@@ -518,14 +518,14 @@ impl Follower<'_> {
 
     fn atomic(&mut self, atomic: Atomic) {
         self.begins_message(atomic.msg_id);
-        let (packet_type, you) = (self.reading.packet_type, self.you);
+        let (packet_type, you) = (self.parsed.packet_type, self.you);
         let length = atomic.rma_iov.total_len().unwrap_or_default();
         let (kind, source, what) = match atomic.kind {
             RtaKind::Write => return,
             RtaKind::DcWrite(_) => (OperationKind::Push, self.me, "RECEIPT"),
             RtaKind::Fetch(_) | RtaKind::Compare(_) => (OperationKind::Fetch, you, "ATOMRSP"),
         };
-        let number = self.place.number;
+        let number = self.context.number;
         let operations = &mut self.conversation.operations;
         let (id, operation) = operations.begin(number, packet_type, kind, source, length);
         operation.granted = length;
@@ -613,7 +613,7 @@ impl Follower<'_> {
 
     /// Counts data that was sent within windows.
     fn stream(&mut self, id: OpId, offset: u64) {
-        let payload = self.reading.payload;
+        let payload = self.parsed.payload;
         let (me, you) = (self.me, self.you);
         let Some(length) = self.operation(id).map(|operation| operation.length) else {
             return;
@@ -684,7 +684,7 @@ impl Follower<'_> {
     ) -> Option<OpId> {
         let id = self.named(ids, recv_id, |operation| operation.awaits_answer)?;
         self.answered(id);
-        let payload = self.reading.payload;
+        let payload = self.parsed.payload;
         let operation = self.operation(id)?;
         operation.awaits_answer = false;
         if has_wrong_length(operation, payload) {
@@ -706,7 +706,7 @@ impl Follower<'_> {
             return;
         };
         self.answered(id);
-        let number = self.place.number;
+        let number = self.context.number;
         // A tap does not capture the reads of peers that its device serves.
         let is_tapped = self.sequence >= FIRST_TAPPED_SEQUENCE;
         // A capture without directions does not show the end of a read that its frames belong to.
@@ -717,8 +717,8 @@ impl Follower<'_> {
         let request = operation.request;
         let (is_message, msg_id) = (operation.is_message, operation.msg_id);
         if is_message && receipt_of.is_some() && receipt_of != msg_id {
-            let (said, is) = (receipt_of.unwrap_or(0), msg_id.unwrap_or(0));
-            let text = format!("its msg_id is {said}, send_id {send_id} names message {is}");
+            let (receipt, is) = (receipt_of.unwrap_or(0), msg_id.unwrap_or(0));
+            let text = format!("its msg_id is {receipt}, send_id {send_id} names message {is}");
             self.breach(&rules::RECEIPT_MESSAGE, text);
         }
         let Some(operation) = self.operation(id) else {
@@ -783,14 +783,14 @@ impl Follower<'_> {
             return self.breach(&rules::EOR_EARLY, text);
         }
         let text = format!("it says {length}, the segments have {sent} bytes");
-        let place = FrameContext {
+        let context = FrameContext {
             number: runt.request,
             is_judged: runt.is_judged,
-            ..self.place
+            ..self.context
         };
         let rule = &rules::RUNT_LENGTH;
         let kind = runt.packet_type;
-        self.conversation.breach(place, kind, rule, text);
+        self.conversation.breach(context, kind, rule, text);
     }
 
     fn refuse(&mut self, ids: AnswerIds) {
@@ -798,7 +798,7 @@ impl Follower<'_> {
             return;
         };
         self.answered(id);
-        let number = self.place.number;
+        let number = self.context.number;
         let Some(operation) = self.operation(id) else {
             return;
         };
@@ -873,10 +873,10 @@ impl Follower<'_> {
         }
         if is_source {
             let from_start = self.conversation.is_from_start();
-            let packet_type = self.reading.packet_type;
+            let packet_type = self.parsed.packet_type;
             self.conversation.sides[self.me].is_taken_back(msg_id);
             let sequence = &mut self.conversation.sides[self.me].sequence;
-            let gap = sequence.abort(msg_id, self.place.number, packet_type, from_start);
+            let gap = sequence.abort(msg_id, self.context.number, packet_type, from_start);
             self.skips(gap);
         }
     }
@@ -893,9 +893,9 @@ impl Follower<'_> {
                 self.breach(&rules::HANDSHAKE_ONCE, text);
             }
             None => {
-                side.handshake = Some(self.place.number);
+                side.handshake = Some(self.context.number);
                 side.features = announced.features;
-                let (number, me, you) = (self.place.number, self.me, self.you);
+                let (number, me, you) = (self.context.number, self.me, self.you);
                 self.conversation.check_early(number, me, you);
             }
         }
@@ -910,11 +910,11 @@ impl Conversation {
     /// Whether the conversation waits for a packet without an id from a node: then an equal earlier
     /// packet had no effect. A packet whose ids name no operation is not awaited, unless it is a
     /// request. `None` if it cannot be determined.
-    pub(super) fn misses(&mut self, reading: &ParsedPacket, from: NodeId) -> Option<bool> {
+    pub(super) fn misses(&mut self, parsed: &ParsedPacket, from: NodeId) -> Option<bool> {
         let (me, you) = self.ends(from);
         let sides = &mut self.sides;
         let mut of = |ids: &IdSpace, end: End, id: u32| (ids.of)(&mut sides[end]).get(id);
-        let named = match reading.said {
+        let named = match parsed.body {
             PacketBody::Cts(window) => of(&SEND_IDS, you, window.ids.send_id),
             PacketBody::CtsData { recv_id, .. } => of(&RECV_IDS, you, recv_id),
             PacketBody::ReadRsp(ids) => of(&RECV_IDS, you, ids.recv_id),
@@ -929,17 +929,16 @@ impl Conversation {
             PacketBody::Message(_) | PacketBody::Atomic(_) | PacketBody::Abort(_) => return None,
         };
         let Some(operation) = named.and_then(|id| self.operations.get(id)) else {
-            let is_waited_for =
-                matches!(reading.said, PacketBody::Read(_) | PacketBody::Message(_));
+            let is_waited_for = matches!(parsed.body, PacketBody::Read(_) | PacketBody::Message(_));
             return Some(is_waited_for);
         };
-        Some(match reading.said {
+        Some(match parsed.body {
             PacketBody::Cts(_) => {
                 let (sent, granted) = (operation.sent(), operation.granted);
                 !operation.is_done && sent >= granted && granted < operation.length
             }
             PacketBody::CtsData { offset, .. } => {
-                let end = offset.saturating_add(reading.payload);
+                let end = offset.saturating_add(parsed.payload);
                 !operation.runs.overlaps(offset, end)
             }
             PacketBody::ReadRsp(_) | PacketBody::AtomRsp { .. } => operation.awaits_answer,

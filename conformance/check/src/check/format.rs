@@ -9,22 +9,22 @@ use super::packet::{Atomic, PacketBody, ParsedPacket, Window};
 const MOST_WORDS: usize = 4;
 
 /// The rules that a packet violates, without its context, with a text for each.
-pub(super) fn breaches(reading: &ParsedPacket) -> Vec<(&'static Rule, String)> {
+pub(super) fn breaches(parsed: &ParsedPacket) -> Vec<(&'static Rule, String)> {
     let mut found = Vec::new();
-    if let Some(request) = reading.request {
-        flags(reading, &mut found);
-        if request.raw_address.is_some() && reading.connid.is_some() {
+    if let Some(request) = parsed.request {
+        flags(parsed, &mut found);
+        if request.raw_address.is_some() && parsed.connid.is_some() {
             let text = "it has a raw address header and a connid header".into();
             found.push((&rules::ONE_IDENTITY, text));
         }
         if let Some(data) = request.cq_data
-            && matches!(reading.said, PacketBody::Read(_) | PacketBody::Atomic(_))
+            && matches!(parsed.body, PacketBody::Read(_) | PacketBody::Atomic(_))
         {
             let text = format!("it has the completion data {data:#x}");
             found.push((&rules::CQ_DATA_PLACE, text));
         }
     }
-    match reading.said {
+    match parsed.body {
         PacketBody::Message(message) => {
             let length = message.length;
             iov(message.rma_iov, length, "rma_iov", &mut found);
@@ -37,7 +37,7 @@ pub(super) fn breaches(reading: &ParsedPacket) -> Vec<(&'static Rule, String)> {
                 found.push((&rules::CTS_POSITIVE, text));
             }
         }
-        PacketBody::Atomic(rta) => atomic(reading, &rta, &mut found),
+        PacketBody::Atomic(rta) => atomic(parsed, &rta, &mut found),
         PacketBody::Cts(Window { length: 0, .. }) => {
             found.push((&rules::CTS_POSITIVE, "its recv_length is 0".into()));
         }
@@ -57,15 +57,15 @@ pub(super) fn breaches(reading: &ParsedPacket) -> Vec<(&'static Rule, String)> {
     found
 }
 
-fn flags(reading: &ParsedPacket, found: &mut Vec<(&'static Rule, String)>) {
-    let flags = ReqFlags::from_bits_retain(reading.flags);
-    let needed = reading.packet_type.implied_flags();
+fn flags(parsed: &ParsedPacket, found: &mut Vec<(&'static Rule, String)>) {
+    let flags = ReqFlags::from_bits_retain(parsed.flags);
+    let needed = parsed.packet_type.implied_flags();
     // The dissector reports each flag separately.
     for (_, flag) in needed.difference(flags).iter_names() {
         let text = format!("its flags {:#06x} lack {:#x}", flags.bits(), flag.bits());
         found.push((&rules::REQ_FLAGS, text));
     }
-    let excluded = reading.packet_type.excluded_flags();
+    let excluded = parsed.packet_type.excluded_flags();
     for (name, flag) in flags.intersection(excluded).iter_names() {
         let text = format!(
             "its flags {:#06x} have {:#x} ({name})",
@@ -87,10 +87,10 @@ fn iov(iov: Option<RmaIovs>, length: u64, name: &str, found: &mut Vec<(&'static 
     }
 }
 
-fn atomic(reading: &ParsedPacket, atomic: &Atomic, found: &mut Vec<(&'static Rule, String)>) {
+fn atomic(parsed: &ParsedPacket, atomic: &Atomic, found: &mut Vec<(&'static Rule, String)>) {
     let operand = match atomic.kind {
-        RtaKind::Compare(_) => reading.payload / 2,
-        _ => reading.payload,
+        RtaKind::Compare(_) => parsed.payload / 2,
+        _ => parsed.payload,
     };
     iov(Some(atomic.rma_iov), operand, "rma_iov", found);
     let mut breach = |text| found.push((&rules::ATOMIC_OPERAND, text));
@@ -108,7 +108,7 @@ fn atomic(reading: &ParsedPacket, atomic: &Atomic, found: &mut Vec<(&'static Rul
     if !fits {
         breach(format!(
             "{operation} does not go with {}",
-            reading.packet_type
+            parsed.packet_type
         ));
     }
     let Some(size) = datatype.size() else {

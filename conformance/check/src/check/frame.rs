@@ -39,13 +39,13 @@ pub(super) struct PacketFrame {
 
 /// Whether a packet can only be the first of a conversation: the first request of a queue pair,
 /// message 0 to a peer to which the sender is still unknown, or a request for a handshake.
-pub(super) fn begins(frame: &PacketFrame, reading: &ParsedPacket) -> bool {
-    if reading.raw_address().is_none() {
+pub(super) fn begins(frame: &PacketFrame, parsed: &ParsedPacket) -> bool {
+    if parsed.raw_address().is_none() {
         return false;
     }
     let is_first = frame.sequence == 0 && !frame.retransmission;
     is_first
-        || match reading.said {
+        || match parsed.body {
             PacketBody::Message(message) => match (message.msg_id, message.rma_iov) {
                 (Some(msg_id), _) => msg_id.0 == 0,
                 (None, iov) => iov.is_some_and(|iov| iov.count() == 0),

@@ -241,7 +241,7 @@ impl CaptureState {
         let header = &frame.header;
         let is_arrival = frame.direction == Some(Direction::Inbound);
         let (me, you) = conversation.ends(from);
-        let place = FrameContext {
+        let context = FrameContext {
             number: frame.number,
             interface: frame.interface,
             sender: me,
@@ -257,7 +257,7 @@ impl CaptureState {
             }
             FrameKind::RdmaReadResponse(rdma) => return conversation.read_data(header, &rdma, you),
             FrameKind::RdmaWrite(rdma) if rdma.offset > 0 => {
-                return conversation.write(place, header, &rdma, (me, you));
+                return conversation.write(context, header, &rdma, (me, you));
             }
             FrameKind::RdmaReadRequest(rdma) | FrameKind::RdmaWrite(rdma) => rdma_identity(&rdma),
             FrameKind::Send => {
@@ -294,25 +294,25 @@ impl CaptureState {
         }
         match header.kind {
             FrameKind::RdmaReadRequest(rdma) if !is_repetition => {
-                conversation.read_begins(place, header, &rdma, (me, you));
+                conversation.read_begins(context, header, &rdma, (me, you));
             }
             FrameKind::RdmaWrite(rdma) if !is_repetition => {
-                conversation.write(place, header, &rdma, (me, you));
+                conversation.write(context, header, &rdma, (me, you));
             }
             _ => {}
         }
         let Some(content) = content else { return };
         if !has_header(frame, &parsed) {
-            self.not_judged.cut_headers += u64::from(place.is_judged);
+            self.not_judged.cut_headers += u64::from(context.is_judged);
             return conversation.torn();
         }
-        self.not_judged.cut_data += u64::from(place.is_judged && frame.cut_off > 0);
+        self.not_judged.cut_data += u64::from(context.is_judged && frame.cut_off > 0);
         // `sent` is `None` here if the copy is equal.
         if let Some(text) = sent.and_then(|sent| sent.difference(&content)) {
             let rule = &rules::COPIES_AGREE;
             let seen = FrameContext {
                 is_judged: true,
-                ..place
+                ..context
             };
             conversation.breach(seen, frame.kind(), rule, text);
         }
@@ -342,7 +342,7 @@ impl CaptureState {
             content,
             is_repetition,
         };
-        judge_packet(conversation, &self.lifetimes, place, sent);
+        judge_packet(conversation, &self.lifetimes, context, sent);
     }
 }
 
@@ -372,7 +372,7 @@ struct CurrentPacket<'f> {
 fn judge_packet(
     conversation: &mut Conversation,
     lifetimes: &Lifetimes,
-    place: FrameContext,
+    context: FrameContext,
     sent: CurrentPacket<'_>,
 ) {
     let CurrentPacket {
@@ -390,19 +390,19 @@ fn judge_packet(
     let parsed = match parsed {
         Ok(parsed) => parsed,
         Err(error) => {
-            return conversation.malformed(place, lifetimes, &outer, frame.kind(), error);
+            return conversation.malformed(context, lifetimes, &outer, frame.kind(), error);
         }
     };
-    let reading = ParsedPacket::of(parsed);
-    if place.is_judged {
-        for (rule, text) in format::breaches(&reading) {
-            conversation.breach(place, reading.packet_type, rule, text);
+    let parsed = ParsedPacket::of(parsed);
+    if context.is_judged {
+        for (rule, text) in format::breaches(&parsed) {
+            conversation.breach(context, parsed.packet_type, rule, text);
         }
     }
     let (me, _) = conversation.ends(from);
     let requests = &mut conversation.sides[me].requests;
     let named = NamedEndpoints {
-        connid: reading.named(),
+        connid: parsed.named(),
         qkey: header.qkey,
     };
     let resent = requests.is_resent(
@@ -410,25 +410,25 @@ fn judge_packet(
         header.sequence,
         frame.number,
         content,
-        reading.said.msg_id().is_some(),
+        parsed.body.msg_id().is_some(),
         named,
     );
     let is_resent = match resent {
         Resent::No => false,
         Resent::Yes => true,
-        Resent::Perhaps { is_due } => !conversation.misses(&reading, from).unwrap_or(!is_due),
+        Resent::Perhaps { is_due } => !conversation.misses(&parsed, from).unwrap_or(!is_due),
     };
-    if is_resent && let Some(msg_id) = reading.said.msg_id() {
+    if is_resent && let Some(msg_id) = parsed.body.msg_id() {
         conversation.sides[me].sent_again(msg_id);
     }
     let repeats = is_repetition || is_resent;
-    let Some((me, you)) = conversation.packet(place, lifetimes, &outer, &reading, repeats) else {
+    let Some((me, you)) = conversation.packet(context, lifetimes, &outer, &parsed, repeats) else {
         return;
     };
     let mut follower = Follower {
         conversation,
-        place,
-        reading: &reading,
+        context,
+        parsed: &parsed,
         sequence: header.sequence,
         me,
         you,

@@ -117,13 +117,13 @@ pub(super) struct ParsedPacket {
     pub(super) connid: Option<u32>,
     /// Fields that only requests have.
     pub(super) request: Option<Request>,
-    pub(super) said: PacketBody,
+    pub(super) body: PacketBody,
 }
 
 impl ParsedPacket {
     pub(super) fn of(packet: &Packet) -> ParsedPacket {
         let payload = packet.payload.length as u64;
-        let (options, connid, said) = read(&packet.header, payload);
+        let (options, connid, body) = read(&packet.header, payload);
         ParsedPacket {
             packet_type: packet.base.packet_type,
             flags: packet.base.flags,
@@ -133,7 +133,7 @@ impl ParsedPacket {
                 raw_address: options.raw_address.map(|header| header.address()),
                 cq_data: options.cq_data,
             }),
-            said,
+            body,
         }
     }
 
@@ -156,8 +156,8 @@ fn read(header: &Header, payload: u64) -> (Option<ReqOptions>, Option<u32>, Pack
             PacketBody::Message(message),
         );
     }
-    let request = |options: ReqOptions, said| (Some(options), None, said);
-    let control = |connid: Option<efa_wire::Connid>, said| (None, connid.map(|id| id.0), said);
+    let request = |options: ReqOptions, body| (Some(options), None, body);
+    let control = |connid: Option<efa_wire::Connid>, body| (None, connid.map(|id| id.0), body);
     let ids = |send_id: SendId, recv_id: RecvId| AnswerIds {
         send_id: send_id.0,
         recv_id: recv_id.0,

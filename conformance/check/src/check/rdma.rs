@@ -14,7 +14,7 @@ impl Conversation {
     /// Handles a request of `me` to read memory of `you`.
     pub(super) fn read_begins(
         &mut self,
-        place: FrameContext,
+        context: FrameContext,
         header: &Repr,
         rdma: &Rdma,
         (me, you): (End, End),
@@ -36,7 +36,7 @@ impl Conversation {
             return;
         }
         let feature = ExtraFeatures::RDMA_READ;
-        self.check_rdma(place, header, feature, (me, you));
+        self.check_rdma(context, header, feature, (me, you));
     }
 
     /// Handles data of an RDMA read, from the owner of the memory to `you`.
@@ -67,14 +67,14 @@ impl Conversation {
     /// Handles a part of an RDMA write of `me` to memory of `you`.
     pub(super) fn write(
         &mut self,
-        place: FrameContext,
+        context: FrameContext,
         header: &Repr,
         rdma: &Rdma,
         (me, you): (End, End),
     ) {
         if rdma.offset == 0 {
             let feature = ExtraFeatures::RDMA_WRITE;
-            self.check_rdma(place, header, feature, (me, you));
+            self.check_rdma(context, header, feature, (me, you));
         }
         let both = [me, you].map(|end| {
             let side = &self.sides[end];
@@ -100,14 +100,14 @@ impl Conversation {
                 says(yours)
             );
             let rule = &rules::UNSOLICITED_WRITE;
-            self.breach(place, header.kind.opcode(), rule, text);
+            self.breach(context, header.kind.opcode(), rule, text);
         }
     }
 
     /// Checks whether the target has announced direct RDMA.
     fn check_rdma(
         &mut self,
-        place: FrameContext,
+        context: FrameContext,
         header: &Repr,
         feature: ExtraFeatures,
         (me, you): (End, End),
@@ -128,7 +128,7 @@ impl Conversation {
             // libfabric 2.5 has a setting to assume homogeneous peers.
             None => (false, format!("{} has announced nothing yet", peer.node)),
         };
-        self.suspect(place, header.kind.opcode(), RULE, is_proven, text);
+        self.suspect(context, header.kind.opcode(), RULE, is_proven, text);
     }
 
     /// Handles the completion of a request of `initiator`.

@@ -35,7 +35,7 @@ const NOTHING_ARMED: &str = "    SEEN  APPLIED     HELD  RULE\n";
 fn rules_are_added_listed_released_and_cleared() {
     with_each(|software| {
         let mut rig = Rig::pair(software);
-        rig.greet();
+        rig.exchange_handshakes();
         assert_eq!(works(&rig, &["list"], ""), NOTHING_ARMED);
         let rule =
             r#"label = "k", when = { packet = "EAGER_TAGRTM", sender = "a" }, then = "hold""#;

@@ -12,7 +12,7 @@ use crate::with_each;
 fn k01_k03_late_completions_skip_the_next_qp() {
     with_each(|software| {
         let mut rig = Rig::staged(software, "destroyed-queue-pair");
-        rig.greet();
+        rig.exchange_handshakes();
         let mut started = Vec::new();
         for tag in 0..8 {
             rig.trecv(1, tag, 64);
@@ -38,7 +38,7 @@ fn k01_k03_late_completions_skip_the_next_qp() {
         let of_a = surfaced.iter().filter(|token| started.contains(token));
         assert_eq!(of_a.count(), 0, "{surfaced:?}");
         assert_eq!(rig.events, []);
-        rig.greet();
+        rig.exchange_handshakes();
     });
 }
 
@@ -48,7 +48,7 @@ fn k01_k03_late_completions_skip_the_next_qp() {
 fn k04_late_packets_do_not_reach_the_successor() {
     with_each(|software| {
         let mut rig = Rig::staged(software, "dead-process");
-        rig.greet();
+        rig.exchange_handshakes();
         let qkey = rig.qkey(0);
         for tag in 10..13 {
             rig.tsend(0, 1, tag, 64);
@@ -136,7 +136,7 @@ fn k07_every_packet_type_survives_rnr() {
                 transfer.finish(&mut rig);
             }
             // The last answer, for which no operation waits, has also arrived.
-            rig.greet();
+            rig.exchange_handshakes();
             rig.end();
         }
     });
@@ -153,7 +153,7 @@ fn k08_more_than_a_window_overtakes_a_message() {
             .log(log.path());
         let a = Side::new("a", software).recipe("window-overflow");
         let mut rig = Rig::new([a, b]);
-        rig.greet();
+        rig.exchange_handshakes();
         let first = rig.trecv(1, 0, 64);
         for tag in 0..=WINDOW - 1 {
             rig.tsend(0, 1, tag, 64);
@@ -223,7 +223,7 @@ fn k10_a_peer_without_rdma_read() {
             let sides = [("a", profiles[0]), ("b", profiles[1])];
             let sides = sides.map(|(name, profile)| Side::new(name, software).profile(profile));
             let mut rig = Rig::new(sides);
-            rig.greet();
+            rig.exchange_handshakes();
             rig.fault(r#"label = "read", when = { operation = "read" }, then = { delay = "0ns" }"#);
             let arrives = rig.trecv(1, 1, 2_000_000);
             let sent = rig.try_tsend(0, 1, 1, 2_000_000);
@@ -255,7 +255,7 @@ const NACK: &str =
 fn k13_long_read_receiver_cannot_register() {
     with_each(|software| {
         let mut rig = Rig::staged(software, "registration-fails");
-        rig.greet();
+        rig.exchange_handshakes();
         rig.fault(NACK);
         let arrives = rig.trecv(1, 1, 2_000_000);
         let sent = rig.tsend(0, 1, 1, 2_000_000);
@@ -273,7 +273,7 @@ fn k13_long_read_receiver_cannot_register() {
 fn k13_long_read_sender_cannot_register() {
     with_each(|software| {
         let mut rig = Rig::pair(software);
-        rig.greet();
+        rig.exchange_handshakes();
         rig.fault(NACK);
         rig.fault(
             r#"label = "m", when = { on = "registration", host = "a", min-length = 2000000, max-length = 2100000, nth = 1 }, then = { fail = "ENOMEM" }"#,
@@ -329,7 +329,7 @@ fn k15_one_bad_status_reaches_the_application() {
     ] {
         with_each(|software| {
             let mut rig = Rig::pair(software);
-            rig.greet();
+            rig.exchange_handshakes();
             rig.fault(&format!(
                 r#"label = "s", when = {{ packet = "EAGER_TAGRTM", sender = "a", nth = 17 }}, then = {{ status = "{status}" }}"#
             ));
@@ -447,7 +447,7 @@ fn k16_peer_removed_between_answer_and_completion() {
                 rig.remove(1, 0);
                 rig.introduce(1, 0);
                 rig.introduce(0, 1);
-                rig.greet();
+                rig.exchange_handshakes();
             }
             rig.end();
         }

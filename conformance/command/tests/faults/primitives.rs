@@ -6,7 +6,7 @@ use crate::with_each;
 
 fn pair(software: Software) -> Rig {
     let mut rig = Rig::pair(software);
-    rig.greet();
+    rig.exchange_handshakes();
     rig
 }
 

@@ -80,7 +80,7 @@ impl TransferKind {
                     }),
             }
         }));
-        rig.greet();
+        rig.exchange_handshakes();
         rig
     }
 }

@@ -12,7 +12,7 @@ use efa_play::drive::{Command, Event};
 use efa_play::operation::{AtomicAction, Payload, RegionAccess, Remote, pattern};
 
 /// Interval of polls of memory that a peer should write.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 /// The largest compared length in bytes: two operands must fit into a packet.
 const COMPARED: usize = 4000;
 
@@ -127,7 +127,7 @@ impl Pair<'_> {
             if begin.elapsed() >= patience || self.bench.left().is_zero() {
                 return Err(NotMeasured::Failed(difference.to_string()));
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 
@@ -234,7 +234,7 @@ impl Pair<'_> {
                     "element {wrong} of memory is wrong"
                 )));
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
     }
 }

@@ -191,19 +191,19 @@ impl<B: Backend> Replay<'_, B> {
         let flags = ReqFlags::from_bits_retain(flags);
         let has_connid = flags.contains(ReqFlags::CONNID_HDR);
         let has_address = packet_type.is_req() && flags.contains(ReqFlags::RAW_ADDR_HDR);
-        let greeting = self.greeted.get(&at).copied();
+        let handshake = self.handshakes.get(&at).copied();
         let about = |rule, source, text: &str| Finding {
             packet_type: packet_type.to_string(),
             field: "flags".into(),
             source,
             ..Finding::of(rule, format!("{packet_type}: {text}"))
         };
-        if packet_type.is_req() && greeting.is_none() && !has_address {
+        if packet_type.is_req() && handshake.is_none() && !has_address {
             let text = "expected the raw address header, because the peer has sent no HANDSHAKE yet; \
                         actual none";
             return self.add([about(&rules::RAW_ADDRESS_FIRST, section("2.2"), text)]);
         }
-        let asks = greeting.is_some_and(|word| word.contains(ExtraFeatures::CONNID_HEADER));
+        let asks = handshake.is_some_and(|word| word.contains(ExtraFeatures::CONNID_HEADER));
         let knows = self
             .announced
             .is_some_and(|word| word.contains(ExtraFeatures::CONNID_HEADER));

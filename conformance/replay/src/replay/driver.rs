@@ -88,7 +88,7 @@ impl<'t, B: Backend> Replay<'t, B> {
                     let timeout = self.subject.next_timeout();
                     let is_quiet =
                         rounds > self.backend.quiet_rounds() || !self.backend.idle(rounds, timeout);
-                    if is_quiet && self.greet_early()? {
+                    if is_quiet && self.send_handshakes_early()? {
                         rounds = 0;
                     } else if is_quiet && !self.backend.idle(rounds, timeout) {
                         self.problem(format!("`{id}`: resources stayed short"))?;

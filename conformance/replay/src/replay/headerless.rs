@@ -60,7 +60,7 @@ impl<B: Backend> Replay<'_, B> {
     ) -> Result<(), Stopped> {
         let is_message =
             PacketType::peek(bytes).is_some_and(|packet| packet.family() == Family::Rtm);
-        if is_message && !self.greeted.contains_key(&at) && self.script.expects_headerless(at) {
+        if is_message && !self.handshakes.contains_key(&at) && self.script.expects_headerless(at) {
             let text = "it sends messages before the HANDSHAKE, which says that they must not have a header";
             return Err(self.unsupported(text.into()));
         }

@@ -43,18 +43,18 @@ impl<B: Backend> Replay<'_, B> {
     /// Sends HANDSHAKEs that answer packets of the endpoint under test, although they were recorded
     /// in a later step: some implementations refuse an operation until the HANDSHAKE has arrived,
     /// others defer it. Returns whether there were any.
-    pub(super) fn greet_early(&mut self) -> Result<bool, Stopped> {
-        let mut has_greeted = false;
+    pub(super) fn send_handshakes_early(&mut self) -> Result<bool, Stopped> {
+        let mut has_sent = false;
         for place in 0..self.peers.len() {
             let at = self.peers[place].endpoint();
             if let Some(entry) = self.script.early_handshake(at)
                 && let SendProgress::Done = self.release_entry(place, &entry)?
             {
                 self.script.done(at);
-                has_greeted = true;
+                has_sent = true;
             }
         }
-        Ok(has_greeted)
+        Ok(has_sent)
     }
 
     fn release_entry(
@@ -140,7 +140,7 @@ impl<B: Backend> Replay<'_, B> {
         self.verdict.played += 1;
         if packet_type == Some(PacketType::Handshake) {
             let word = number(&bytes, "extra_info").unwrap_or(0);
-            self.greeted
+            self.handshakes
                 .insert(at, ExtraFeatures::from_bits_retain(word));
         }
         match part {

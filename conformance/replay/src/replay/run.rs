@@ -131,7 +131,7 @@ fn replay_trace<'t, B: Backend>(
         bindings: Bindings::new(recorded.clone(), actual.clone(), &trace.scenario.policies),
         actual,
         announced: None,
-        greeted: BTreeMap::new(),
+        handshakes: BTreeMap::new(),
         hook,
         tracker: OperationTracker::new(&trace.scenario),
         is_over: false,

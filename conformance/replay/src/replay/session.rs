@@ -56,7 +56,7 @@ pub(super) struct Replay<'t, B: Backend> {
     /// The features that the endpoint under test has announced.
     pub(super) announced: Option<ExtraFeatures>,
     /// The features that scripted endpoints have announced.
-    pub(super) greeted: BTreeMap<EndpointIndex, ExtraFeatures>,
+    pub(super) handshakes: BTreeMap<EndpointIndex, ExtraFeatures>,
     pub(super) rdma: rdma::Requests,
     pub(super) hook: Option<&'t mut PacketHook<'t>>,
     pub(super) tracker: OperationTracker<'t>,

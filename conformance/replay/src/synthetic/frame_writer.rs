@@ -37,7 +37,7 @@ struct FrameWriter<'s> {
     /// Number of messages by sender and receiver.
     messages: BTreeMap<(EndpointIndex, EndpointIndex), u64>,
     /// Pairs of an endpoint and a peer whose HANDSHAKE it has.
-    greeted: BTreeSet<(EndpointIndex, EndpointIndex)>,
+    handshakes: BTreeSet<(EndpointIndex, EndpointIndex)>,
     /// Number of requests by initiator.
     requests: BTreeMap<EndpointIndex, u32>,
     frames: Vec<CapturedPacket>,
@@ -63,7 +63,7 @@ impl<'s> FrameWriter<'s> {
             scenario,
             operations: operations.collect(),
             messages: BTreeMap::new(),
-            greeted: BTreeSet::new(),
+            handshakes: BTreeSet::new(),
             requests: BTreeMap::new(),
             frames: Vec::new(),
             step_of: Vec::new(),
@@ -131,7 +131,7 @@ impl<'s> FrameWriter<'s> {
         let situation = PacketContext {
             scenario: self.scenario,
             sender: from,
-            has_handshake: self.greeted.contains(&(from, to)),
+            has_handshake: self.handshakes.contains(&(from, to)),
             operation: written.as_ref(),
             msg_id: written
                 .as_ref()
@@ -148,7 +148,7 @@ impl<'s> FrameWriter<'s> {
             self.operations.insert(id, written);
         }
         if packet_type == PacketType::Handshake {
-            self.greeted.insert((to, from));
+            self.handshakes.insert((to, from));
         }
         let request = self.request(packet, FrameKind::Send, emitted.bytes.len());
         self.carry(packet, request, &emitted.bytes);

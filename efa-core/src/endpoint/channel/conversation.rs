@@ -46,7 +46,7 @@ impl Conversation {
     /// packets wait. Otherwise returns false, and changes nothing.
     #[inline(always)]
     pub(crate) fn takes_at_once(&mut self, msg_id: MsgId) -> bool {
-        let is_plain = self.failure.is_none() && self.handshake.is_greeted();
+        let is_plain = self.failure.is_none() && self.handshake.is_sent();
         let taken = is_plain && self.window.advance_past(msg_id);
         self.heard |= taken;
         taken

@@ -78,7 +78,7 @@ impl<N: Nic> Channel<N> {
             && let Some(state) = self.peers.state_mut(peer)
         {
             match packet_type {
-                PacketType::Handshake => state.handshake.greeting_lost(),
+                PacketType::Handshake => state.handshake.mark_lost(),
                 packet_type if packet_type.is_req() => state.handshake.request_lost(),
                 _ => {}
             }

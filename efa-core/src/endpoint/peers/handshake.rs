@@ -132,7 +132,7 @@ impl Identity {
 #[derive(Default)]
 pub(crate) struct HandshakeState {
     /// Our HANDSHAKE was sent, or is about to be.
-    greeted: bool,
+    is_sent: bool,
     /// The peer's HANDSHAKE.
     features: Option<PeerFeatures>,
     /// A request was sent, so the peer's HANDSHAKE can be expected.
@@ -156,19 +156,19 @@ pub(crate) struct HandshakeWaiters {
 impl HandshakeState {
     /// Returns whether the local HANDSHAKE must be sent, which is true once.
     #[inline]
-    pub(crate) fn greet(&mut self) -> bool {
-        !core::mem::replace(&mut self.greeted, true)
+    pub(crate) fn mark_sent(&mut self) -> bool {
+        !core::mem::replace(&mut self.is_sent, true)
     }
 
     /// Returns whether the local HANDSHAKE was sent.
     #[inline]
-    pub(crate) fn is_greeted(&self) -> bool {
-        self.greeted
+    pub(crate) fn is_sent(&self) -> bool {
+        self.is_sent
     }
 
     /// Records the loss of the local HANDSHAKE, so that another one answers the peer's next packet.
-    pub(crate) fn greeting_lost(&mut self) {
-        self.greeted = false;
+    pub(crate) fn mark_lost(&mut self) {
+        self.is_sent = false;
     }
 
     /// The peer's features, once its HANDSHAKE has arrived.
@@ -307,10 +307,10 @@ mod tests {
     }
 
     #[test]
-    fn we_greet_once() {
+    fn our_handshake_is_sent_once() {
         let mut handshake = HandshakeState::default();
-        assert!(handshake.greet());
-        assert!(!handshake.greet());
+        assert!(handshake.mark_sent());
+        assert!(!handshake.mark_sent());
     }
 
     #[test]

@@ -19,7 +19,7 @@ const LONGEST_FILE: u64 = 4 << 20;
 const MOST_RETIRED: usize = 8;
 
 /// The interval of checks whether files other than the current one are still written.
-const LOOK: Duration = Duration::from_millis(50);
+const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 /// With less free space than this, a file system is treated as full: a frame and its overhead do
 /// not fit.
@@ -35,7 +35,7 @@ pub(super) struct RecordedDevice {
     /// Files that processes may still write to, the oldest first. They are unlinked.
     retired: VecDeque<Follower>,
     /// The time at which those were last checked.
-    looked: Instant,
+    last_poll: Instant,
     /// The number of frames that earlier files lack.
     dropped: u64,
     /// The number of frames that are known to be missing.
@@ -60,7 +60,7 @@ impl RecordedDevice {
             snaplen,
             current: Follower::open(&file)?,
             retired: VecDeque::new(),
-            looked: Instant::now(),
+            last_poll: Instant::now(),
             dropped: 0,
             missing: 0,
             frames: Vec::new(),
@@ -71,8 +71,8 @@ impl RecordedDevice {
     pub(super) fn turn(&mut self, host: &Host, store: &mut Store) -> Result<(), Failure> {
         self.read(store)?;
         self.notice_dropped(store)?;
-        if !self.retired.is_empty() && self.looked.elapsed() >= LOOK {
-            self.looked = Instant::now();
+        if !self.retired.is_empty() && self.last_poll.elapsed() >= POLL_INTERVAL {
+            self.last_poll = Instant::now();
             self.drop_retired(host, store)?;
         }
         if self.current.offset() >= LONGEST_FILE {
@@ -239,7 +239,7 @@ mod tests {
 
         fn turn(&mut self) {
             // Simulates that the last check was long ago.
-            self.recorded_device.looked -= LOOK;
+            self.recorded_device.last_poll -= POLL_INTERVAL;
             self.recorded_device
                 .turn(&self.host, &mut self.store)
                 .unwrap();

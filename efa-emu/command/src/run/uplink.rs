@@ -14,7 +14,7 @@ use crate::output::complain;
 const PATIENCE: Duration = Duration::from_secs(30);
 
 /// The interval of checks while waiting.
-const LOOK: Duration = Duration::from_millis(20);
+const POLL_INTERVAL: Duration = Duration::from_millis(20);
 
 #[derive(Args)]
 #[command(next_help_heading = "Other machines (docs/machines.md)")]
@@ -70,7 +70,7 @@ impl UplinkOptions {
                 ));
                 break;
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(POLL_INTERVAL);
         }
         Ok(Some(uplink))
     }

@@ -677,7 +677,7 @@ impl EngineState {
             .map(|due| now + due.saturating_sub(monotonic_now()));
         let alive = self.outbound.is_waiting().then(|| now + CHECK_PEERS);
         let busy = self.device.has_unsent().then(|| now + RETRY_BUSY);
-        let faults = self.staged.is_armed().then(|| now + staged::LOOK);
+        let faults = self.staged.is_armed().then(|| now + staged::POLL_INTERVAL);
         [due, alive, busy, faults, self.device.next_timeout()]
             .into_iter()
             .flatten()

@@ -11,7 +11,7 @@ use super::thread;
 
 /// The interval at which the worker checks whether the application still polls: the worker takes
 /// over after one to two intervals.
-const LOOK: Duration = Duration::from_millis(1);
+const POLL_INTERVAL: Duration = Duration::from_millis(1);
 
 /// The same under contention for the application's processor: a polling thread may be preempted for
 /// milliseconds, which does not mean that it has stopped.
@@ -49,7 +49,7 @@ fn run(shared: &Shared) {
             }
             shared.nap(|| match shared.is_contended() {
                 true => LOOK_CROWDED,
-                false => LOOK,
+                false => POLL_INTERVAL,
             });
             continue;
         }
@@ -86,7 +86,7 @@ fn run(shared: &Shared) {
         }
         if state.sleeper != Sleeper::Nobody {
             drop(state);
-            shared.nap(|| LOOK);
+            shared.nap(|| POLL_INTERVAL);
             continue;
         }
         shared.segment.fall_asleep();

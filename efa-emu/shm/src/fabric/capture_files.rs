@@ -17,7 +17,7 @@ use efa_capture::frame::Frame;
 use efa_capture::{CaptureTap, Direction, InterfaceId, SharedFile};
 
 /// The interval at which the host's directory is searched for requested captures.
-const LOOK: Duration = Duration::from_millis(100);
+const POLL_INTERVAL: Duration = Duration::from_millis(100);
 
 /// Any number of capture files.
 #[derive(Debug, Default)]
@@ -115,7 +115,7 @@ pub(crate) struct CaptureRequests {
     own: ParticipantId,
     /// The participant that is the device's run, if it has one.
     run: Option<ParticipantId>,
-    looked: Option<Instant>,
+    last_poll: Option<Instant>,
     known: Vec<FileId>,
 }
 
@@ -129,17 +129,20 @@ impl CaptureRequests {
             host: host.to_owned(),
             own,
             run,
-            looked: None,
+            last_poll: None,
             known: Vec::new(),
         }
     }
 
     /// The requested captures, if they have changed since the last time.
     pub(crate) fn look(&mut self) -> Option<RequestedCaptures> {
-        if self.looked.is_some_and(|looked| looked.elapsed() < LOOK) {
+        if self
+            .last_poll
+            .is_some_and(|last_poll| last_poll.elapsed() < POLL_INTERVAL)
+        {
             return None;
         }
-        self.looked = Some(Instant::now());
+        self.last_poll = Some(Instant::now());
         let wanted: Vec<_> = requested_captures(&self.host, self.run)
             .into_iter()
             .filter_map(|(_, path)| Some((FileId::of(&std::fs::metadata(&path).ok()?), path)))

@@ -57,7 +57,7 @@ fn once(lines: &[String], texts: &[&str]) {
 fn each_subprotocol_is_shown_with_its_reason() {
     let lines = watch(|| {
         let mut rig = Rig::pair(orderly(), "efa2", &config());
-        let (server, _) = rig.greet(0, 1);
+        let (server, _) = rig.exchange_handshakes(0, 1);
         for length in [64, 18_000, 60_000, 150_000] {
             rig.program(1).recv(0, 200_000, 1);
             rig.start_operation(0, |program| program.send(server, 0, length, 2));
@@ -102,7 +102,7 @@ fn each_subprotocol_is_shown_with_its_reason() {
 fn devices_without_rdma_are_the_reason_for_packets() {
     let lines = watch(|| {
         let mut rig = Rig::pair(orderly(), "efa0", &config());
-        let (server, _) = rig.greet(0, 1);
+        let (server, _) = rig.exchange_handshakes(0, 1);
         let target = rig.program(1).remote(0, 100);
         rig.start_operation(0, |program| {
             program.write(server, 0, target, Default::default(), 1)
@@ -127,7 +127,7 @@ fn rnr_retries_are_shown_with_attempt_and_wait() {
         };
         let mut rig = Rig::pair(orderly(), "efa2", &config());
         let client = rig.add("efa2", &config(), nic);
-        let (server, _) = rig.greet(client, 1);
+        let (server, _) = rig.exchange_handshakes(client, 1);
         let eager = Match::packet(PacketType::EagerMsgRtm.code());
         let refuse = Fault::new(eager, Action::Answer(Status::RemoteRnr));
         rig.fabric.install(refuse.times(2));
@@ -149,7 +149,7 @@ fn rnr_retries_are_shown_with_attempt_and_wait() {
 fn retries_of_the_device_are_shown_too() {
     let lines = watch(|| {
         let mut rig = Rig::pair(orderly(), "efa2", &config());
-        let (server, _) = rig.greet(0, 1);
+        let (server, _) = rig.exchange_handshakes(0, 1);
         let eager = Match::packet(PacketType::EagerMsgRtm.code());
         let refuse = Fault::new(eager, Action::Answer(Status::RemoteRnr));
         rig.fabric.install(refuse.times(1));
@@ -173,7 +173,7 @@ fn retries_of_the_device_are_shown_too() {
 fn dropped_packets_are_logged_with_sender_and_reason() {
     let lines = watch(|| {
         let mut rig = Rig::pair(orderly(), "efa2", &config());
-        let (server, _) = rig.greet(0, 1);
+        let (server, _) = rig.exchange_handshakes(0, 1);
         let eager = Match::packet(PacketType::EagerMsgRtm.code());
         rig.fabric
             .install(Fault::new(eager, Action::Repeat).times(1));
@@ -197,7 +197,7 @@ fn given_up_peers_are_logged_with_the_reason() {
             ..config()
         };
         let server = rig.add("efa2", &frugal, NicConfig::default());
-        let (there, _) = rig.greet(0, server);
+        let (there, _) = rig.exchange_handshakes(0, server);
         // No receive is posted, and there is no memory for an unexpected message.
         rig.start_operation(0, |program| program.send(there, 0, 8, 1));
         rig.settle();

@@ -49,7 +49,7 @@ fn a_server_learns_its_clients_from_their_packets() {
 #[test]
 fn late_packets_do_not_reach_the_successor() {
     let mut rig = Rig::pair(orderly(), "efa2", &config());
-    let (to_server, old) = rig.greet(0, 1);
+    let (to_server, old) = rig.exchange_handshakes(0, 1);
     let eager = PacketType::EagerMsgRtm.code();
     let hold = Fault::new(Match::packet(eager), Action::Hold).times(3);
     let hold = rig.fabric.install(hold);
@@ -120,9 +120,9 @@ fn late_packets_do_not_reach_the_successor() {
 #[test]
 fn only_operations_with_the_dead_peer_fail() {
     let mut rig = Rig::pair(orderly(), "efa2", &config());
-    let (victim, _) = rig.greet(0, 1);
+    let (victim, _) = rig.exchange_handshakes(0, 1);
     let third = rig.add("efa2", &config(), NicConfig::default());
-    let (friend, _) = rig.greet(0, third);
+    let (friend, _) = rig.exchange_handshakes(0, third);
     let target = rig.program(1).remote(0, 100);
     let mut context = 0;
     for length in [10, 18_000, 60_000, 150_000] {
@@ -171,9 +171,9 @@ fn only_operations_with_the_dead_peer_fail() {
 #[test]
 fn directed_receives_distinguish_hosts() {
     let mut rig = Rig::pair(orderly(), "efa2", &config());
-    let (_, first) = rig.greet(0, 1);
+    let (_, first) = rig.exchange_handshakes(0, 1);
     let third = rig.add("efa2", &config(), NicConfig::default());
-    let (_, second) = rig.greet(third, 1);
+    let (_, second) = rig.exchange_handshakes(third, 1);
     let server = rig.address(1);
     rig.program(1)
         .recv_from(SourceFilter::Peer(second), 0, 8, 1);

@@ -122,7 +122,7 @@ fn hold_completions(rig: &mut Rig) -> FaultId {
 fn answers_may_precede_send_completions() {
     for case in cases() {
         let mut rig = Rig::pair(orderly(), case.profile, &case.config);
-        let (peer, _) = rig.greet(0, 1);
+        let (peer, _) = rig.exchange_handshakes(0, 1);
         let name = case.answered.name();
         let used = count(&rig, case.answered);
         let hold = hold_completions(&mut rig);
@@ -159,7 +159,7 @@ fn answers_may_precede_send_completions() {
 fn peer_removed_between_answer_and_completion() {
     for case in cases() {
         let mut rig = Rig::pair(orderly(), case.profile, &case.config);
-        let (peer, _) = rig.greet(0, 1);
+        let (peer, _) = rig.exchange_handshakes(0, 1);
         let name = case.answered.name();
         let hold = hold_completions(&mut rig);
         case.start(&mut rig, peer);
@@ -180,7 +180,7 @@ fn every_packet_may_find_the_receiver_not_ready() {
         for refused in [case.answered, case.answer] {
             for times in [1, 3] {
                 let mut rig = Rig::pair(orderly(), case.profile, &case.config);
-                let (peer, _) = rig.greet(0, 1);
+                let (peer, _) = rig.exchange_handshakes(0, 1);
                 let name = refused.name();
                 let fault = Fault::new(
                     Match::packet(refused.code()),
@@ -208,7 +208,7 @@ fn every_packet_may_find_the_receiver_not_ready() {
 fn one_message_may_be_delayed_for_long() {
     const MESSAGES: usize = 20_000;
     let mut rig = Rig::pair(orderly(), "efa2", &config());
-    let (peer, _) = rig.greet(0, 1);
+    let (peer, _) = rig.exchange_handshakes(0, 1);
     let eager = PacketType::EagerMsgRtm.code();
     let hold = Fault::new(Match::packet(eager), Action::Hold).nth(3);
     let hold = rig.fabric.install(hold);
@@ -257,7 +257,7 @@ fn one_message_may_be_delayed_for_long() {
 fn a_message_that_does_not_fit_stops_nothing() {
     for length in [100, 18_000, 60_000, 150_000] {
         let mut rig = Rig::pair(orderly(), "efa2", &config());
-        let (peer, back) = rig.greet(0, 1);
+        let (peer, back) = rig.exchange_handshakes(0, 1);
         rig.program(1).recv(0, 50, 1);
         rig.program(1).recv(1000, 200_000, 2);
         rig.program(0).fill(0, &pattern(length, 3));

@@ -193,7 +193,7 @@ impl Rig {
     }
 
     /// Exchanges messages both ways, so that each end knows the other's features.
-    pub(crate) fn greet(&mut self, one: usize, other: usize) -> (PeerId, PeerId) {
+    pub(crate) fn exchange_handshakes(&mut self, one: usize, other: usize) -> (PeerId, PeerId) {
         let (address, other_address) = (self.address(one), self.address(other));
         let there = self.insert(one, other_address);
         let back = self.insert(other, address);

@@ -68,7 +68,7 @@ fn a_receiver_that_cannot_register_asks_for_packets() {
             ..config()
         };
         let mut rig = Rig::pair(orderly(), "efa2", &config);
-        rig.greet(0, 1);
+        rig.exchange_handshakes(0, 1);
         let nacks = count(&rig, PacketType::ReadNack);
         let reads = count(&rig, PacketType::LongctsMsgRtm);
         rig.programs[1]
@@ -90,7 +90,7 @@ fn a_receiver_that_cannot_register_asks_for_packets() {
 #[test]
 fn a_sender_unable_to_register_sends_packets() {
     let mut rig = Rig::pair(orderly(), "efa2", &config());
-    rig.greet(0, 1);
+    rig.exchange_handshakes(0, 1);
     let nacks = count(&rig, PacketType::ReadNack);
     let long = count(&rig, PacketType::LongctsMsgRtm);
     rig.programs[0]
@@ -117,7 +117,7 @@ fn device_generations_do_not_read_each_other() {
         let mut rig = Rig::pair(orderly(), one, &config());
         rig.programs.truncate(1);
         rig.add(other, &config(), NicConfig::default());
-        rig.greet(0, 1);
+        rig.exchange_handshakes(0, 1);
         let requests = count(&rig, PacketType::LongreadMsgRtm);
         exchange(&mut rig, 150_000, true);
         let read = rig.fabric.applied(requests) == 1;
@@ -210,7 +210,7 @@ fn cq_data_writes_arrive_at_every_queue_pair() {
             };
             rig.add("efa2", &config(), nic);
         }
-        let (peer, back) = rig.greet(0, 1);
+        let (peer, back) = rig.exchange_handshakes(0, 1);
         let emulated = count(&rig, PacketType::EagerRtw);
         rig.program(0).fill(0, &pattern(500, 1));
         let target = rig.program(1).remote(100, 500);

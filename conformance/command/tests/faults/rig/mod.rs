@@ -160,7 +160,7 @@ impl Rig {
 
     /// Exchanges a message in each direction between the first two endpoints, so that each has the
     /// other's HANDSHAKE.
-    pub(crate) fn greet(&mut self) {
+    pub(crate) fn exchange_handshakes(&mut self) {
         for (from, to) in [(0, 1), (1, 0)] {
             self.exchange(from, to, 1000);
         }

@@ -28,7 +28,7 @@ pub(crate) use answers::{LateAnswer, LateAnswers};
 pub use carried::CarriedFault;
 
 /// The interval at which a device reads the board while a rule is armed.
-pub(crate) const LOOK: Duration = Duration::from_millis(2);
+pub(crate) const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 /// A change on the board.
 #[derive(Debug)]
@@ -189,7 +189,7 @@ impl StagedRules {
 }
 
 /// Whether a name is a device's or its host's. The name of a removed device is known if it was
-/// looked up before.
+/// last_poll up before.
 fn is_named<'a>(
     fabric: &'a Fabric,
     names: &'a RefCell<HashMap<Gid, Option<DeviceName>>>,
