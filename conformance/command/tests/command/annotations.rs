@@ -1,16 +1,14 @@
 //! `check --explain` and `check --format`: the requirements of the readers of each format.
 
-use std::path::PathBuf;
 use std::process::Command;
 
 use efa_testing::workspace::{efa_conformance, expect, traces};
 use serde_json::Value;
 
+use crate::altered::AlteredTrace;
+
 /// A capture whose first packet has version 3, in a file whose name needs escaping.
-struct InvalidCapture {
-    _directory: tempfile::TempDir,
-    path: PathBuf,
-}
+struct InvalidCapture(AlteredTrace);
 
 impl InvalidCapture {
     fn new() -> InvalidCapture {
@@ -19,26 +17,23 @@ impl InvalidCapture {
 
     /// A trace with one byte changed in each packet that begins with these bytes.
     fn of(trace: &str, beginning: [u8; 4], (offset, byte): (usize, u8)) -> InvalidCapture {
-        let mut bytes = std::fs::read(traces().join(trace).with_extension("pcapng")).unwrap();
-        let places: Vec<_> = (0..bytes.len() - 4)
-            .filter(|at| bytes[*at..].starts_with(&beginning))
-            .collect();
-        for at in &places {
-            bytes[at + offset] = byte;
-        }
-        assert!(!places.is_empty());
-        let directory = tempfile::tempdir().unwrap();
-        let path = directory.path().join("100% a:b, c.pcapng");
-        std::fs::write(&path, bytes).unwrap();
-        InvalidCapture {
-            _directory: directory,
-            path,
-        }
+        let mut trace = AlteredTrace::of(trace);
+        trace.edit(|bytes, packets| {
+            let mut places = packets.to_vec();
+            places.retain(|at| bytes[*at..].starts_with(&beginning));
+            assert!(!places.is_empty());
+            for at in places {
+                bytes[at + offset] = byte;
+            }
+        });
+        let path = trace.path.with_file_name("100% a:b, c.pcapng");
+        std::fs::rename(&trace.path, &path).unwrap();
+        trace.path = path;
+        InvalidCapture(trace)
     }
 
     fn check(&self, options: &[&str]) -> Command {
-        let path = self.path.display().to_string();
-        efa_conformance(&[&["check", &path], options].concat())
+        efa_conformance(&[&["check", self.0.name()], options].concat())
     }
 
     fn json(&self, format: &str) -> Value {
@@ -179,9 +174,9 @@ fn sarif_has_what_its_standard_requires() {
 fn several_captures_make_one_document() {
     let one = InvalidCapture::new();
     let other = InvalidCapture::of("long-cts", [3, 4, 0, 0x80], (2, 0x80));
-    let paths = [&one, &other].map(|mistaken| mistaken.path.display().to_string());
+    let paths = [&one, &other].map(|mistaken| mistaken.0.name());
     let together = |format: &str| {
-        let options = ["check", &paths[0], &paths[1], "--format", format];
+        let options = ["check", paths[0], paths[1], "--format", format];
         expect(efa_conformance(&options), 1, &[])
     };
     let alone = |format| [&one, &other].map(|mistaken| mistaken.json(format));

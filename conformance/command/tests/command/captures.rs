@@ -1,56 +1,22 @@
 //! `check` and `show` on captures of users.
 
-use std::path::Path;
-
-use efa_capture::frame::Frame;
-use efa_capture::{CaptureTap as _, Direction, Interface, InterfaceId, Writer};
-use efa_check::capture::{Capture, CapturedPacket};
+use efa_capture::Direction;
+use efa_testing::pcap::{ENHANCED, block};
 use efa_testing::workspace::{efa_conformance, expect, traces};
 
-/// Writes the frames of a trace for which `kept` returns true.
-fn write(trace: &str, kept: impl Fn(&CapturedPacket) -> bool, into: &Path) {
-    let capture = Capture::load(&traces().join(format!("{trace}.pcapng"))).unwrap();
-    let mut writer = Writer::new(Vec::new()).unwrap();
-    for name in &capture.interfaces {
-        let interface = Interface {
-            host: name.clone(),
-            profile: "test".into(),
-            gid: capture.frames[0].source,
-        };
-        writer.add_interface(&interface).unwrap();
-    }
-    for captured in capture.frames.iter().filter(|frame| kept(frame)) {
-        let frame = Frame {
-            source: captured.source,
-            destination: captured.destination,
-            header: captured.header,
-            payload: &captured.payload,
-        };
-        let interface = InterfaceId(captured.interface as u32);
-        let direction = captured.direction.unwrap();
-        writer.frame(interface, captured.time, direction, &frame);
-    }
-    let bytes = writer.finish(std::time::Duration::ZERO).unwrap();
-    std::fs::write(into, bytes).unwrap();
-}
+use crate::altered::AlteredTrace;
 
 #[test]
 fn one_direction_is_said_and_blames_nobody() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("out.pcapng");
-    write(
-        "long-cts",
-        |frame| frame.direction == Some(Direction::Outbound),
-        &path,
-    );
-    let path = path.display().to_string();
-    let command = efa_conformance(&["check", &path, "--fail-on", "note"]);
+    let half = AlteredTrace::of("long-cts");
+    half.keep(|frame| frame.direction == Some(Direction::Outbound));
+    let command = efa_conformance(&["check", half.name(), "--fail-on", "note"]);
     let printed = expect(command, 0, &[]);
     let note = "not judged: 2 ends of conversations lack frames that they sent or got";
     assert!(printed.contains(note), "{printed}");
     assert!(printed.contains("packet-form, iov-length"), "{printed}");
 
-    let command = efa_conformance(&["check", &path, "--require-complete"]);
+    let command = efa_conformance(&["check", half.name(), "--require-complete"]);
     expect(command, 2, &["not all of it could be judged"]);
     let whole = traces().join("long-cts.pcapng").display().to_string();
     let command = efa_conformance(&["check", &whole, "--require-complete"]);
@@ -60,18 +26,15 @@ fn one_direction_is_said_and_blames_nobody() {
 
 #[test]
 fn a_missing_beginning_is_reported() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = directory.path().join("late.pcapng");
-    write("long-cts", |frame| frame.number > 10, &path);
-    let command = efa_conformance(&["check", &path.display().to_string()]);
-    let printed = expect(command, 0, &[]);
+    let late = AlteredTrace::of("long-cts");
+    late.keep(|frame| frame.number > 10);
+    let printed = expect(efa_conformance(&["check", late.name()]), 0, &[]);
     let note = "not judged: 2 ends of conversations lack their beginning";
     assert!(printed.contains(note), "{printed}");
     assert!(printed.contains("answer-names-request"), "{printed}");
 }
 
-/// The type of pcapng's Enhanced Packet Block, and the length of the fields before its data.
-const PACKET: u32 = 6;
+/// The length of the fields before the data in a packet's block.
 const BEFORE_DATA: usize = 20;
 
 /// The blocks of a trace, each with its type and the bytes between its lengths.
@@ -86,18 +49,6 @@ fn blocks(trace: &str) -> Vec<(u32, Vec<u8>)> {
         at = end;
     }
     blocks
-}
-
-fn file_of(blocks: &[(u32, Vec<u8>)]) -> Vec<u8> {
-    let mut file = Vec::new();
-    for (block_type, body) in blocks {
-        let length = (body.len() as u32 + 12).to_le_bytes();
-        file.extend(block_type.to_le_bytes());
-        file.extend(length);
-        file.extend(body);
-        file.extend(length);
-    }
-    file
 }
 
 /// Changes the captured bytes of a packet's block and drops its options.
@@ -133,7 +84,7 @@ fn unjudged_packets_are_counted() {
     let cut = |most: usize, direction: Direction| {
         move |blocks: &mut Blocks| {
             let is_longer = |(kind, body): &&mut (u32, Vec<u8>)| {
-                *kind == PACKET
+                *kind == ENHANCED
                     && is_of(body, direction)
                     && body.len() - options(body).len() > BEFORE_DATA + most
             };
@@ -161,7 +112,7 @@ fn unjudged_packets_are_counted() {
             "foreign_frames",
             "frames are of other protocols",
             &|blocks| {
-                let packet = blocks.iter().rfind(|(kind, _)| *kind == PACKET);
+                let packet = blocks.iter().rfind(|(kind, _)| *kind == ENHANCED);
                 let mut foreign = packet.unwrap().clone();
                 // ARP.
                 with_data(&mut foreign.1, |data| data[12..14].copy_from_slice(&[8, 6]));
@@ -172,7 +123,7 @@ fn unjudged_packets_are_counted() {
             "without_beginning",
             "conversations lack their beginning",
             &|blocks| {
-                let first = blocks.iter().position(|(kind, _)| *kind == PACKET);
+                let first = blocks.iter().position(|(kind, _)| *kind == ENHANCED);
                 blocks.drain(first.unwrap()..first.unwrap() + 10);
             },
         ),
@@ -180,7 +131,7 @@ fn unjudged_packets_are_counted() {
             "without_direction",
             "ends of conversations lack frames",
             &|blocks| {
-                blocks.retain(|(kind, body)| *kind != PACKET || is_of(body, Direction::Outbound));
+                blocks.retain(|(kind, body)| *kind != ENHANCED || is_of(body, Direction::Outbound));
             },
         ),
         ("without_direction", "or headers of them", &cut_arrival),
@@ -188,7 +139,7 @@ fn unjudged_packets_are_counted() {
             "without_order",
             "conversations have frames without a dir",
             &|blocks| {
-                for (_, body) in blocks.iter_mut().filter(|(kind, _)| *kind == PACKET) {
+                for (_, body) in blocks.iter_mut().filter(|(kind, _)| *kind == ENHANCED) {
                     with_data(body, |_| {});
                 }
             },
@@ -197,7 +148,8 @@ fn unjudged_packets_are_counted() {
     let directory = tempfile::tempdir().unwrap();
     let check = |blocks: &Blocks, options: &[&str], status, name: &str| {
         let path = directory.path().join(format!("{name}.pcapng"));
-        std::fs::write(&path, file_of(blocks)).unwrap();
+        let blocks = blocks.iter().map(|(kind, body)| block(*kind, body));
+        std::fs::write(&path, blocks.collect::<Vec<_>>().concat()).unwrap();
         let path = path.display().to_string();
         let arguments = [&["check", path.as_str()], options].concat();
         expect(efa_conformance(&arguments), status, &[])

@@ -1,43 +1,13 @@
 //! The command line: exit status and messages.
 
-use std::path::{Path, PathBuf};
-
-use efa_capture::Direction;
 use efa_check::capture::Capture;
 use efa_core::wire::fields::field_of;
 use efa_testing::workspace::{efa_conformance, efa_conformance_on_host, expect, outcome, traces};
 
+use crate::altered::AlteredTrace;
+
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
-}
-
-/// A copy of a trace of the corpus in a separate directory.
-fn copy(name: &str) -> (tempfile::TempDir, PathBuf) {
-    let directory = tempfile::tempdir().unwrap();
-    for extension in ["toml", "pcapng"] {
-        let file = format!("{name}.{extension}");
-        std::fs::copy(traces().join(&file), directory.path().join(&file)).unwrap();
-    }
-    let path = directory.path().join(format!("{name}.pcapng"));
-    (directory, path)
-}
-
-/// The offset of each frame's RDM packet in a capture's file.
-fn packet_offsets(path: &Path) -> Vec<usize> {
-    let bytes = std::fs::read(path).unwrap();
-    let capture = Capture::load(path).unwrap();
-    let mut from = 0;
-    let mut offsets = Vec::new();
-    for frame in &capture.frames {
-        // Packets are in file order; each is searched after the previous one.
-        let found = bytes[from..]
-            .windows(frame.payload.len())
-            .position(|window| window == frame.payload)
-            .unwrap();
-        offsets.push(from + found);
-        from += found + frame.payload.len();
-    }
-    offsets
 }
 
 #[test]
@@ -101,27 +71,21 @@ fn a_trace_passes_and_the_reports_are_written() {
     assert!(!html.contains("class=\"m\""), "{html}");
 }
 
-/// Changes the tag of the recorded message.
-fn change_tag(path: &Path) {
-    let capture = Capture::load(path).unwrap();
-    let place = capture
-        .frames
-        .iter()
-        .position(|frame| frame.kind() == "EAGER_TAGRTM")
-        .unwrap();
-    let payload = &capture.frames[place].payload;
-    let tag = field_of(payload, "tag").unwrap().offset;
-    let mut bytes = std::fs::read(path).unwrap();
-    bytes[packet_offsets(path)[place] + tag] ^= 0x01;
-    std::fs::write(path, bytes).unwrap();
+/// `eager-tagged` with another tag in its message.
+fn other_tag() -> AlteredTrace {
+    let trace = AlteredTrace::of("eager-tagged");
+    trace.edit(|bytes, packets| {
+        let tag = field_of(&bytes[packets[0]..], "tag").unwrap().offset;
+        bytes[packets[0] + tag] ^= 0x01;
+    });
+    trace
 }
 
 /// A failure leaves a capture, names the statement in the reports, and tells how to repeat it.
 /// Failures of one cause are one line at the end.
 #[test]
 fn a_failure_is_kept_grouped_and_repeatable() {
-    let (directory, path) = copy("eager-tagged");
-    change_tag(&path);
+    let AlteredTrace { directory, path } = other_tag();
     let file = |name: &str| directory.path().join(name);
     let mut command = efa_conformance(&["run"]);
     command.arg(&path).arg("--captures").arg(file("kept"));
@@ -184,8 +148,7 @@ fn a_failure_is_kept_grouped_and_repeatable() {
 
 #[test]
 fn over_verbs_a_failure_is_kept_too() {
-    let (directory, path) = copy("eager-tagged");
-    change_tag(&path);
+    let AlteredTrace { directory, path } = other_tag();
     let kept = directory.path().join("kept");
     let fabric = format!("kept-{}", std::process::id());
     let printed = expect(
@@ -243,11 +206,10 @@ fn results_of_several_runs_make_one_page() {
 
 #[test]
 fn the_page_of_two_runs_shows_their_differences() {
-    let (directory, changed) = copy("eager-tagged");
-    change_tag(&changed);
+    let AlteredTrace { directory, path } = other_tag();
     let file = |name: &str| directory.path().join(name).display().to_string();
     let right = traces().join("eager-tagged.pcapng");
-    for (trace, results, status) in [(&right, "right.json", 0), (&changed, "wrong.json", 1)] {
+    for (trace, results, status) in [(&right, "right.json", 0), (&path, "wrong.json", 1)] {
         let mut command = efa_conformance(&["run", "--json", &file(results)]);
         command.arg(trace).arg("--captures").arg(file("kept"));
         expect(command, status, &[]);
@@ -279,19 +241,13 @@ fn the_page_of_two_runs_shows_their_differences() {
 
 #[test]
 fn data_outside_the_packet_is_compared_too() {
-    let (_directory, path) = copy("eager-tagged");
-    let offset = packet_offsets(&path)[0];
-    // The sequence number of the transport header.
-    let mut bytes = std::fs::read(&path).unwrap();
-    bytes[offset - 32 + 16] ^= 0x01;
-    std::fs::write(&path, &bytes).unwrap();
-    let command = efa_conformance(&["run", &path.display().to_string()]);
-    expect(command, 1, &[]);
-    // Without its magic, it is no longer a frame of the emulated wire.
-    bytes[offset - 32] ^= 0x01;
-    std::fs::write(&path, &bytes).unwrap();
-    let command = efa_conformance(&["run", &path.display().to_string()]);
-    expect(command, 1, &["packet 1: "]);
+    // The sequence number of the transport header; without its magic, it is no longer a frame of
+    // the emulated wire.
+    for (offset, texts) in [(16, &[][..]), (0, &["packet 1: "])] {
+        let trace = AlteredTrace::of("eager-tagged");
+        trace.edit(|bytes, packets| bytes[packets[0] - 32 + offset] ^= 0x01);
+        expect(efa_conformance(&["run", trace.name()]), 1, texts);
+    }
 }
 
 #[test]
@@ -303,13 +259,9 @@ fn check_names_the_rule_that_is_broken() {
         &["10 packets in 2 conversations, 0 errors, 0 warnings"],
     );
 
-    let (_directory, path) = copy("ping-pong");
-    let place = 0;
-    let at = packet_offsets(&path)[place];
-    let mut bytes = std::fs::read(&path).unwrap();
-    bytes[at + 1] = 3;
-    std::fs::write(&path, bytes).unwrap();
-    let command = efa_conformance(&["check", &path.display().to_string()]);
+    let trace = AlteredTrace::of("ping-pong");
+    trace.edit(|bytes, packets| bytes[packets[0] + 1] = 3);
+    let command = efa_conformance(&["check", trace.name()]);
     expect(command, 1, &["packet-form", "version"]);
 
     let command = efa_conformance(&["check", "--rules"]);
@@ -333,58 +285,26 @@ fn check_reads_standard_input_and_prints_json() {
     assert_eq!(json["findings"], serde_json::json!([]));
 }
 
-/// A capture of the first frames of a trace.
-fn beginning(name: &str, frames: usize) -> tempfile::NamedTempFile {
-    let capture = Capture::load(&traces().join(name)).unwrap();
-    let mut writer = efa_capture::Writer::new(Vec::new()).unwrap();
-    for (interface, host) in capture.interfaces.iter().enumerate() {
-        let mut own = capture.frames.iter().filter(|f| f.interface == interface);
-        let interface = efa_capture::Interface {
-            host: host.clone(),
-            profile: "test".into(),
-            gid: own.next().unwrap().source,
-        };
-        writer.add_interface(&interface).unwrap();
-    }
-    for captured in capture.frames.iter().take(frames) {
-        let frame = efa_capture::frame::Frame {
-            source: captured.source,
-            destination: captured.destination,
-            header: captured.header,
-            payload: &captured.payload,
-        };
-        let interface = efa_capture::InterfaceId(captured.interface as u32);
-        let direction = captured.direction.unwrap_or(Direction::Outbound);
-        efa_capture::CaptureTap::frame(&mut writer, interface, captured.time, direction, &frame);
-    }
-    let file = tempfile::NamedTempFile::new().unwrap();
-    std::fs::write(
-        file.path(),
-        writer.finish(std::time::Duration::ZERO).unwrap(),
-    )
-    .unwrap();
-    file
-}
-
 #[test]
 fn check_fails_from_the_given_severity_on() {
     // The capture ends before the message does. This proves nothing, so it is a note.
-    let cut = beginning("long-cts.pcapng", 12);
-    let path = cut.path().display().to_string();
+    let cut = AlteredTrace::of("long-cts");
+    cut.keep(|frame| frame.number <= 12);
     for (fail_on, expected) in [("error", 0), ("warning", 0), ("note", 1)] {
-        let command = efa_conformance(&["check", &path, "--fail-on", fail_on]);
+        let command = efa_conformance(&["check", cut.name(), "--fail-on", fail_on]);
         expect(command, expected, &["note: packet"]);
     }
-    let command = efa_conformance(&["check", &path, "--fail-on", "nothing"]);
+    let command = efa_conformance(&["check", cut.name(), "--fail-on", "nothing"]);
     expect(command, 2, &[]);
 }
 
 #[test]
 fn check_reports_that_there_is_nothing_to_judge() {
-    let empty = beginning("ping-pong.pcapng", 0);
-    let path = empty.path().display().to_string();
-    expect(efa_conformance(&["check", &path]), 2, &["nothing to judge"]);
-    expect(efa_conformance(&["check", &path, "--allow-empty"]), 0, &[]);
+    let empty = AlteredTrace::of("ping-pong");
+    empty.keep(|_| false);
+    let path = empty.name();
+    expect(efa_conformance(&["check", path]), 2, &["nothing to judge"]);
+    expect(efa_conformance(&["check", path, "--allow-empty"]), 0, &[]);
 }
 
 #[test]

@@ -2,15 +2,15 @@
 //! are documented.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::Duration;
 
-use efa_capture::{CaptureTap, Interface, Reader, Writer};
 use efa_interop::{NotMeasured, Outcome, Row};
 use efa_testing::json::assert_documented;
 use efa_testing::workspace::{built, efa_conformance, outcome, root, traces};
 use serde_json::Value;
+
+use crate::altered::AlteredTrace;
 
 /// The values in a command's output.
 fn printed(arguments: &[&str]) -> Vec<Value> {
@@ -21,58 +21,19 @@ fn printed(arguments: &[&str]) -> Vec<Value> {
     values
 }
 
-/// A trace's capture with a wrong version in its first packet, and without its end.
-fn damaged(directory: &Path, name: &str) -> PathBuf {
-    let path = traces().join(name);
-    let mut bytes = std::fs::read(&path).unwrap();
-    let mut reader = Reader::open(&path).unwrap();
-    let first = reader.next_frame().unwrap().unwrap();
-    let frame = first.frame.as_ref().unwrap();
-    let packet_at = first.bytes.len() - frame.payload.len();
-    let start = bytes
-        .windows(first.bytes.len())
-        .position(|window| window == first.bytes)
-        .unwrap();
-    bytes[start + packet_at + 1] = 9;
-    bytes.truncate(bytes.len() - 3);
-    let path = directory.join("damaged.pcapng");
-    std::fs::write(&path, bytes).unwrap();
-    path
-}
-
-/// A trace's capture with a snap length.
-fn cut(directory: &Path, name: &str, snaplen: u32) -> PathBuf {
-    let mut reader = Reader::open(&traces().join(name)).unwrap();
-    let mut writer = Writer::with_snaplen(Vec::new(), snaplen).unwrap();
-    for host in ["a", "b"] {
-        let interface = Interface {
-            host: host.to_owned(),
-            profile: "efa2".to_owned(),
-            gid: Default::default(),
-        };
-        writer.add_interface(&interface).unwrap();
-    }
-    let mut time = std::time::Duration::ZERO;
-    while let Some(frame) = reader.next_frame().unwrap() {
-        let direction = frame.direction.unwrap();
-        writer.frame(
-            frame.interface,
-            frame.time,
-            direction,
-            &frame.frame.unwrap(),
-        );
-        time = frame.time;
-    }
-    let path = directory.join("cut.pcapng");
-    std::fs::write(&path, writer.finish(time).unwrap()).unwrap();
-    path
+/// A trace with a wrong version in its first packet, and without its end.
+fn damaged() -> AlteredTrace {
+    let trace = AlteredTrace::of("long-read");
+    trace.edit(|bytes, packets| {
+        bytes[packets[0] + 1] = 9;
+        bytes.truncate(bytes.len() - 3);
+    });
+    trace
 }
 
 #[test]
 fn check() {
-    let directory = tempfile::tempdir().unwrap();
-    let path = damaged(directory.path(), "long-read.pcapng");
-    let values = printed(&["check", path.to_str().unwrap(), "--json"]);
+    let values = printed(&["check", damaged().name(), "--json"]);
     assert_documented("efa-conformance check", &values, &[]);
     assert_eq!(values[0]["result"], "failed");
     let damage = values[0]["damage"].as_array().unwrap();
@@ -88,15 +49,15 @@ fn list() {
 
 #[test]
 fn show() {
-    let directory = tempfile::tempdir().unwrap();
-    let damaged = damaged(directory.path(), "long-read.pcapng");
-    let cut = cut(directory.path(), "medium-untagged.pcapng", 256);
+    let damaged = damaged();
+    let cut = AlteredTrace::of("medium-untagged");
+    cut.rewrite(256, |_| true);
     let mut values = Vec::new();
     let others = ["read-direct.pcapng", "releases/not-ready-eager-2.5.pcapng"];
     for path in others
         .map(|name| traces().join(name))
         .into_iter()
-        .chain([damaged, cut])
+        .chain([damaged, cut].each_ref().map(|trace| trace.path.clone()))
     {
         values.extend(printed(&["show", path.to_str().unwrap(), "--json"]));
     }
@@ -127,30 +88,19 @@ fn show() {
     }
 }
 
-/// A directory with a trace of the corpus; its capture has another tag, and `scenario` is appended
-/// to its scenario.
-fn changed(name: &str, scenario: &str) -> tempfile::TempDir {
-    let directory = tempfile::tempdir().unwrap();
-    let mut capture = std::fs::read(traces().join(format!("{name}.pcapng"))).unwrap();
-    // The checksum stays the same.
-    let (old, new) = ([0x37, 0x12, 0, 0], [0x36, 0x12, 1, 0]);
-    for at in 0..capture.len() - old.len() {
-        if capture[at..].starts_with(&old) {
-            capture[at..][..old.len()].copy_from_slice(&new);
-        }
-    }
-    std::fs::write(directory.path().join(format!("{name}.pcapng")), capture).unwrap();
-    let text = std::fs::read_to_string(traces().join(format!("{name}.toml"))).unwrap();
-    let path = directory.path().join(format!("{name}.toml"));
-    std::fs::write(path, text + scenario).unwrap();
-    directory
-}
-
 #[test]
 fn run() {
-    let directory = changed("eager-tagged", "");
-    let file = |name: &str| directory.path().join(name).display().to_string();
-    let trace = file("eager-tagged.pcapng");
+    // Another tag with the same checksum.
+    let (old, new) = ([0x37, 0x12, 0, 0], [0x36, 0x12, 1, 0]);
+    let trace = AlteredTrace::of("eager-tagged");
+    trace.edit(|bytes, _| {
+        for at in 0..bytes.len() - old.len() {
+            if bytes[at..].starts_with(&old) {
+                bytes[at..][..old.len()].copy_from_slice(&new);
+            }
+        }
+    });
+    let file = |name: &str| trace.directory.path().join(name).display().to_string();
     let expected =
         "[[deviation]]\nrow = 1\ntraces = \"eager-tagged\"\nfindings = \"tag\"\nwhy = \"a test\"\n";
     std::fs::write(file("expected.toml"), expected).unwrap();
@@ -161,8 +111,8 @@ fn run() {
         .to_string();
     let mut values: Vec<Value> = Vec::new();
     for options in [
-        &[trace.as_str(), "--captures", &file("kept")][..],
-        &[&trace, "--expected", &file("expected.toml")],
+        &[trace.name(), "--captures", &file("kept")][..],
+        &[trace.name(), "--expected", &file("expected.toml")],
         &[&skipped],
     ] {
         let json = file("results.json");

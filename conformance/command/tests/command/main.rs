@@ -1,5 +1,6 @@
 //! The program as its users run it.
 
+mod altered;
 mod annotations;
 mod bundle;
 mod captures;

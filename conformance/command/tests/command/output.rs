@@ -1,16 +1,18 @@
 //! Standard output that cannot be written, and options that determine what is not printed.
 
-use std::fs::{self, File};
-use std::path::Path;
+use std::fs::File;
 use std::process::{Command, Stdio};
 
 use efa_testing::workspace::{efa_conformance, efa_emu, expect, traces};
 
-const CAPTURE: &str = "long-cts.pcapng";
+use crate::altered::AlteredTrace;
+
+const TRACE: &str = "long-cts";
 
 /// Commands whose results are their output, with and without `--json`.
 fn commands() -> Vec<(String, Command)> {
-    let capture = traces().join(CAPTURE).display().to_string();
+    let capture = traces().join(format!("{TRACE}.pcapng"));
+    let capture = capture.display().to_string();
     let fabric = format!("output-{}", std::process::id());
     let emulator: [&[&str]; 4] = [
         &["ps", "--fabric", &fabric],
@@ -76,20 +78,13 @@ fn a_reader_that_ends_is_no_failure() {
     }
 }
 
-/// A capture without its end, in a directory.
-fn cut(directory: &Path) -> String {
-    let bytes = fs::read(traces().join(CAPTURE)).unwrap();
-    let path = directory.join("cut.pcapng");
-    fs::write(&path, &bytes[..bytes.len() / 2]).unwrap();
-    path.display().to_string()
-}
-
 #[test]
 fn damage_is_reported_in_both_formats() {
-    let directory = tempfile::tempdir().unwrap();
-    let cut = cut(directory.path());
+    let cut = AlteredTrace::of(TRACE);
+    cut.edit(|bytes, _| bytes.truncate(bytes.len() / 2));
+    let cut = cut.name();
     for json in [&[][..], &["--json"]] {
-        let words = [&["show", &cut], json].concat();
+        let words = [&["show", cut], json].concat();
         let text = expect(efa_conformance(&words), 0, &[]);
         assert_eq!(
             text.matches("damaged: the capture ends").count(),
@@ -97,7 +92,7 @@ fn damage_is_reported_in_both_formats() {
             "{text}"
         );
     }
-    let output = efa_conformance(&["show", "--json", &cut]).output().unwrap();
+    let output = efa_conformance(&["show", "--json", cut]).output().unwrap();
     let lines = String::from_utf8(output.stdout).unwrap();
     let packets = lines.lines().map(serde_json::from_str::<serde_json::Value>);
     assert!(packets.map(Result::unwrap).count() > 0);
