@@ -104,23 +104,11 @@ fn engine_then(rest: &str) -> String {
 
 #[test]
 fn a_bad_end_after_the_last_answer_fails() {
-    let unasked = echo(r#"{"done":{}}"#);
-    for (rest, text) in [
-        (
-            "exit 3",
-            "when its input had ended it ended with exit status: 3; it has to",
-        ),
-        (
-            "echo ==7==ERROR: LeakSanitizer: detected memory leaks >&2; exit 23",
-            "detected memory leaks",
-        ),
-        ("kill -SEGV $$", "it crashed (signal: 11 (SIGSEGV)"),
-        (&unasked, "no command asked for it"),
-        ("echo Goodbye", "`Goodbye`"),
-    ] {
-        let texts = ["0 unsupported, 0 known, 2 failed", text];
-        expect(run(&engine_then(rest), &[]), 1, &texts);
-    }
+    let texts = [
+        "when its input had ended it ended with exit status: 3; it has to",
+        "0 unsupported, 0 known, 2 failed",
+    ];
+    expect(run(&engine_then("exit 3"), &[]), 1, &texts);
 }
 
 #[test]
@@ -150,6 +138,7 @@ fn a_short_address_is_named_with_its_length() {
         "it printed `opened address=12`: expected value",
         "the answer `opened` to `open` was expected",
         "print nothing but answers to standard output",
+        "2 failed",
     ];
     expect(run(&dut, &[]), 1, &texts);
 }
@@ -165,24 +154,6 @@ fn a_hang_is_a_result_of_its_case() {
         "2 failed",
     ];
     expect(run(&dut, &["--answer-time", "1"]), 1, &texts);
-}
-
-#[test]
-fn rubbish_is_quoted() {
-    let dut = shell("echo Segmentation fault; cat >/dev/null");
-    let texts = [
-        "does not keep to the driver protocol",
-        "`Segmentation fault`",
-        "2 failed",
-    ];
-    expect(run(&dut, &[]), 1, &texts);
-}
-
-#[test]
-fn a_refusal_fails_with_its_text() {
-    let refused = says("refused", "no device today");
-    let dut = shell(&format!("{refused}; cat >/dev/null"));
-    expect(run(&dut, &[]), 1, &["no device today", "2 failed"]);
 }
 
 #[test]

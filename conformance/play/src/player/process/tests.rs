@@ -117,6 +117,11 @@ fn unrequested_answers_are_reported() {
     };
     assert!(text.contains("it printed `{\"done\":{}}`"), "{text}");
     assert!(text.contains("print one answer for each command"), "{text}");
+    let last = r#"read line; echo '{"done":{}}'; cat >/dev/null; echo Goodbye"#;
+    let mut player = shell(&format!("{HELLO} {last}"));
+    player.ask(&Command::Poll {}, &mut Vec::new()).unwrap();
+    let text = player.end().unwrap_err().to_string();
+    assert!(text.contains("`Goodbye`"), "{text}");
 }
 
 #[test]
@@ -211,10 +216,8 @@ fn a_process_that_closes_stdout_is_killed() {
 #[test]
 fn invalid_output_is_quoted_with_the_error() {
     let text = ask("echo Hello, world; cat").unwrap_err().to_string();
-    assert!(
-        text.contains("`Hello, world`") && text.contains("docs/driver.md"),
-        "{text}"
-    );
+    let told = "does not keep to the driver protocol (docs/driver.md): it printed `Hello, world`";
+    assert!(text.contains(told), "{text}");
     let completed = r#"echo '{"completed":{"id":"x","length":1}}'; cat"#;
     let text = ask(completed).unwrap_err().to_string();
     let wrong = r#"completed.id: invalid type: string "x", expected u64"#;
