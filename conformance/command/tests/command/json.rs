@@ -7,7 +7,7 @@ use std::time::Duration;
 
 use efa_interop::{NotMeasured, Outcome, Row};
 use efa_testing::json::assert_documented;
-use efa_testing::workspace::{built, efa_conformance, outcome, root, traces};
+use efa_testing::workspace::{built, efa_conformance, expect, outcome, root, traces};
 use serde_json::Value;
 
 use crate::altered::AlteredTrace;
@@ -42,9 +42,19 @@ fn check() {
 
 #[test]
 fn list() {
-    let values = printed(&["list", traces().to_str().unwrap(), "--json"]);
+    let list = efa_conformance(&["list", traces().to_str().unwrap(), "--json"]);
+    let text = expect(list, 0, &[]);
+    let lines = text.lines().map(serde_json::from_str);
+    let values: Vec<Value> = lines.map(Result::unwrap).collect();
     // The engine plays all traces.
     assert_documented("efa-conformance list", &values, &["codec_only"]);
+    let trace = values.iter().find(|trace| trace["name"] == "eager-tagged");
+    let trace = trace.unwrap();
+    assert_eq!(trace["endpoints"], serde_json::json!(["a", "b"]));
+    assert_eq!(trace["spec"], serde_json::json!(["3.2"]));
+    assert_eq!(trace["packets"], 3);
+    let path = trace["path"].as_str().unwrap();
+    assert!(path.ends_with("eager-tagged.pcapng"));
 }
 
 #[test]

@@ -38,6 +38,7 @@ fn commands() -> Vec<(String, Command)> {
     suite
         .iter()
         .for_each(|command| add(efa_conformance, command));
+    all.push(("run".into(), efa_conformance(&["run", &written])));
     all
 }
 
