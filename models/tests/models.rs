@@ -18,69 +18,32 @@ fn explore_within(most: Option<usize>, model: impl Fn() + Sync + Send + 'static)
     builder.check(model);
 }
 
-#[test]
-fn mutex_turns() {
-    explore(counter::threads_take_turns);
+macro_rules! models {
+    ($($name:ident: $model:expr,)*) => {
+        $(#[test]
+        fn $name() {
+            explore($model);
+        })*
+    };
 }
 
-#[test]
-fn mutex_attempt() {
-    explore(counter::one_thread_may_find_it_held);
-}
-
-#[test]
-fn session_calls() {
-    explore(sessions::calls_take_turns);
-}
-
-#[test]
-fn session_exclusion() {
-    explore(sessions::a_session_keeps_others_out);
-}
-
-#[test]
-fn session_beside() {
-    explore(sessions::only_the_owner_gets_in_beside_a_session);
-}
-
-#[test]
-fn session_earlier() {
-    explore(sessions::an_earlier_session_makes_no_owner);
-}
-
-#[test]
-fn claim_withdrawal() {
-    explore(rings::memory_that_was_taken_back_is_quiet);
-}
-
-#[test]
-fn claim_reopened() {
-    explore(rings::memory_that_was_reopened_is_the_targets_again);
-}
-
-#[test]
-fn ring_from_its_start() {
-    explore(|| rings::records_arrive_whole_and_are_answered(7, 0, 0));
-}
-
-#[test]
-fn ring_round_its_end() {
-    explore(|| rings::records_arrive_whole_and_are_answered(7, 2, 0));
-}
-
-#[test]
-fn ring_memory_used_again() {
-    explore(|| rings::records_arrive_whole_and_are_answered(5, 0, 2));
-}
-
-#[test]
-fn ring_answers_used_again() {
-    explore(|| rings::records_arrive_whole_and_are_answered(12, 3, 0));
-}
-
-#[test]
-fn doorbell_one_sender() {
-    explore(|| doorbells::no_record_is_left_while_the_owner_sleeps(&[2]));
+models! {
+    mutex_turns: counter::threads_take_turns,
+    mutex_attempt: counter::one_thread_may_find_it_held,
+    session_calls: sessions::calls_take_turns,
+    session_exclusion: sessions::a_session_keeps_others_out,
+    session_beside: sessions::only_the_owner_gets_in_beside_a_session,
+    session_earlier: sessions::an_earlier_session_makes_no_owner,
+    claim_withdrawal: rings::memory_that_was_taken_back_is_quiet,
+    claim_reopened: rings::memory_that_was_reopened_is_the_targets_again,
+    ring_from_its_start: || rings::records_arrive_whole_and_are_answered(7, 0, 0),
+    ring_round_its_end: || rings::records_arrive_whole_and_are_answered(7, 2, 0),
+    ring_memory_used_again: || rings::records_arrive_whole_and_are_answered(5, 0, 2),
+    ring_answers_used_again: || rings::records_arrive_whole_and_are_answered(12, 3, 0),
+    doorbell_one_sender: || doorbells::no_record_is_left_while_the_owner_sleeps(&[2]),
+    doorbell_stop: doorbells::a_sleeping_owner_is_stopped,
+    number_taken: numbers::a_number_goes_to_one_taker,
+    number_of_the_dead: numbers::a_dead_owners_number_goes_to_one_taker,
 }
 
 #[test]
@@ -89,19 +52,4 @@ fn doorbell_two_senders() {
     explore_within(Some(2), || {
         doorbells::no_record_is_left_while_the_owner_sleeps(&[0, 1]);
     });
-}
-
-#[test]
-fn doorbell_stop() {
-    explore(doorbells::a_sleeping_owner_is_stopped);
-}
-
-#[test]
-fn number_taken() {
-    explore(numbers::a_number_goes_to_one_taker);
-}
-
-#[test]
-fn number_of_the_dead() {
-    explore(numbers::a_dead_owners_number_goes_to_one_taker);
 }

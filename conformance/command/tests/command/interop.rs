@@ -10,13 +10,8 @@ use efa_interop::{Lab, NotMeasured, Outcome, Selection};
 use efa_play::player::Launcher;
 use efa_testing::workspace;
 
-/// Runs the named cells of group `libfabric`; each must work.
-fn all_work(names: &[&str]) {
-    all_of("libfabric", names);
-}
-
 /// Runs the named cells of a group; each must work.
-fn all_of(group: &str, names: &[&str]) {
+fn all_work(group: &str, names: &[&str]) {
     let launcher = Launcher {
         efa_emu: workspace::emulator(),
         efa_conformance: workspace::conformance(),
@@ -40,106 +35,60 @@ fn all_of(group: &str, names: &[&str]) {
     }
 }
 
-#[test]
-fn tools_of_debian_11() {
-    all_work(&[
+/// Tests with the group and the names of cells. Pages name some of these functions.
+macro_rules! cells {
+    ($($(#[$doc:meta])* fn $name:ident() => $group:literal, $($cell:literal),+;)*) => {
+        $($(#[$doc])*
+        #[test]
+        fn $name() {
+            all_work($group, &[$($cell),+]);
+        })*
+    };
+}
+
+cells! {
+    fn tools_of_debian_11() => "libfabric",
         "1.11 fi_info",
         "1.11 fi_pingpong rdm",
-        "1.11 fi_pingpong dgram",
-    ]);
-}
-
-#[test]
-fn tools_of_debian_12() {
-    all_work(&[
+        "1.11 fi_pingpong dgram";
+    fn tools_of_debian_12() => "libfabric",
         "1.17 fi_info",
         "1.17 fi_pingpong rdm",
-        "1.17 fi_pingpong dgram",
-    ]);
-}
-
-#[test]
-fn tools_of_debian_13() {
-    all_work(&[
+        "1.17 fi_pingpong dgram";
+    fn tools_of_debian_13() => "libfabric",
         "2.1 fi_info",
         "2.1 fi_pingpong rdm -f efa",
-        "2.1 fi_pingpong rdm -f efa-direct",
-    ]);
-}
-
-#[test]
-fn datagrams_of_debian_13() {
-    all_work(&["2.1 fi_pingpong dgram -f efa"]);
-}
-
-#[test]
-fn older_releases_cannot_sleep() {
-    all_work(&["1.17 fi_cq_sread -f efa", "2.5 fi_cq_sread -f efa-direct"]);
-}
-
-#[test]
-fn the_oldest_and_the_newest_release() {
-    all_work(&[
+        "2.1 fi_pingpong rdm -f efa-direct";
+    fn datagrams_of_debian_13() => "libfabric",
+        "2.1 fi_pingpong dgram -f efa";
+    fn older_releases_cannot_sleep() => "libfabric",
+        "1.17 fi_cq_sread -f efa",
+        "2.5 fi_cq_sread -f efa-direct";
+    fn the_oldest_and_the_newest_release() => "libfabric",
         "1.11 -> 2.5: data",
         "2.5 -> 1.11: data",
-        "1.11 -> 2.5: atomics",
-    ]);
-}
-
-#[test]
-fn tools_of_rdma_core() {
-    all_of(
-        "rdma_core",
-        &[
-            "ibv_devices 44",
-            "ibv_devices 56.1",
-            "ibv_devinfo -v 56.1",
-            "ibv_ud_pingpong -e 44",
-            "ibv_ud_pingpong -e 56.1",
-        ],
-    );
-}
-
-#[test]
-fn perftest_by_events() {
-    all_of(
-        "perftest",
-        &[
-            "25.01 ib_send_lat -c SRD -n 1000 -e",
-            "25.01 ib_read_lat -c SRD -n 1000 -e",
-            "25.01 ib_write_bw -c SRD -n 1000",
-            "25.01 ib_write_bw, the tenth write aborted",
-        ],
-    );
-}
-
-#[test]
-fn mpi_over_libfabric_and_ucx() {
-    all_of(
-        "mpi",
-        &[
-            "mpich-5.0.2 efa mpi4py 2 ranks 2 hosts",
-            "openmpi-4.1.4 efa mpi4py 2 ranks 2 hosts",
-            "openmpi-5.0.11 ucx-srd mpi4py 2 ranks 2 hosts",
-        ],
-    );
-}
-
-#[test]
-fn the_engine_and_stock_zero_copy_receivers() {
-    all_of(
-        "engine",
-        &[
-            "messages to zero-copy receiver 1.17.0",
-            "messages to zero-copy receiver 2.1.0",
-            "messages from zero-copy receiver 2.5.1",
-        ],
-    );
-}
-
-/// Kills at random moments, in a short form; `efa-conformance interop --group kill` has the long
-/// one.
-#[test]
-fn the_network_outlives_twenty_kills() {
-    all_of("kill", &["kill-20 fi_pingpong"]);
+        "1.11 -> 2.5: atomics";
+    fn tools_of_rdma_core() => "rdma_core",
+        "ibv_devices 44",
+        "ibv_devices 56.1",
+        "ibv_devinfo -v 56.1",
+        "ibv_ud_pingpong -e 44",
+        "ibv_ud_pingpong -e 56.1";
+    fn perftest_by_events() => "perftest",
+        "25.01 ib_send_lat -c SRD -n 1000 -e",
+        "25.01 ib_read_lat -c SRD -n 1000 -e",
+        "25.01 ib_write_bw -c SRD -n 1000",
+        "25.01 ib_write_bw, the tenth write aborted";
+    fn mpi_over_libfabric_and_ucx() => "mpi",
+        "mpich-5.0.2 efa mpi4py 2 ranks 2 hosts",
+        "openmpi-4.1.4 efa mpi4py 2 ranks 2 hosts",
+        "openmpi-5.0.11 ucx-srd mpi4py 2 ranks 2 hosts";
+    fn the_engine_and_stock_zero_copy_receivers() => "engine",
+        "messages to zero-copy receiver 1.17.0",
+        "messages to zero-copy receiver 2.1.0",
+        "messages from zero-copy receiver 2.5.1";
+    /// Kills at random moments, in a short form; `efa-conformance interop --group kill` has the
+    /// long one.
+    fn the_network_outlives_twenty_kills() => "kill",
+        "kill-20 fi_pingpong";
 }
