@@ -1,7 +1,7 @@
 //! Stock programs over the provider: `fi_info` and `fi_pingpong` of the machine's libfabric, which
 //! loads the plug-in. Other releases and datagrams are in the group `efa_rs` of `interop`.
 
-use efa_testing::programs::{Dialogue, Program, TestFabric, installed};
+use efa_testing::programs::{Dialogue, Program, TestFabric, needs};
 
 const PACKAGE: &str = "libfabric-bin";
 
@@ -14,9 +14,7 @@ const PLUG_INS: &str = concat!(env!("OUT_DIR"), "/plug-in");
 /// Two programs, over these providers, send each other messages of all sizes and check each byte.
 #[track_caller]
 fn converse(server: &str, client: &str, mode: &str) {
-    if installed("fi_pingpong", PACKAGE).is_none() {
-        return;
-    }
+    needs!("fi_pingpong", PACKAGE);
     let program = |provider| {
         let words = ["fi_pingpong", "-p", provider, "-e", "rdm", "-m", mode];
         [&words[..], &["-S", "all", "-c", "-I", "5"]].concat()
@@ -41,9 +39,7 @@ fn converse(server: &str, client: &str, mode: &str) {
 
 #[test]
 fn fi_info_shows_the_provider() {
-    if installed("fi_info", PACKAGE).is_none() {
-        return;
-    }
+    needs!("fi_info", PACKAGE);
     let fabric = TestFabric::new();
     let mut command = fabric.host(&["fi_info", "-v", "-p", "efa_rs"]);
     command.env("FI_PROVIDER_PATH", PLUG_INS);
@@ -72,9 +68,7 @@ fn fi_info_shows_the_provider() {
 
 #[test]
 fn hints_that_cannot_be_met_are_explained() {
-    if installed("fi_info", PACKAGE).is_none() {
-        return;
-    }
+    needs!("fi_info", PACKAGE);
     let fabric = TestFabric::new();
     let mut command = fabric.host(&["fi_info", "-p", "efa_rs", "-t", "FI_EP_MSG"]);
     command.env("FI_PROVIDER_PATH", PLUG_INS);

@@ -3,7 +3,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use efa_testing::programs::{Program, TestFabric, installed};
+use efa_testing::programs::{Program, TestFabric, needs};
 use efa_testing::verbs::*;
 use efa_verbs_abi::*;
 
@@ -129,9 +129,7 @@ fn a_message_makes_no_system_call() {
         mark();
         return;
     }
-    if installed("strace", "strace").is_none() {
-        return;
-    }
+    needs!("strace", "strace");
     let directory = tempfile::tempdir().expect("a temporary directory");
     let file = directory.path().join("trace");
     let path = file.to_str().expect("the path is text");

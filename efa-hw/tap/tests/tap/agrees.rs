@@ -8,28 +8,12 @@ use std::process::Command;
 use crate::compared::{
     ComparedFrame, agree, agree_but_for_last_arrivals, agree_but_for_strangers, check, frames,
 };
+use crate::{tap, tapped};
 use efa_capture::{Direction, Reader};
 use efa_core::wire::Packet;
 use efa_testing::mpi::{OPEN_MPI, OPEN_MPI_OVER_LIBFABRIC, OPEN_MPI_OVER_UCX};
-use efa_testing::programs::{Dialogue, Finished, Program, TestFabric, installed};
-use efa_testing::workspace::{built, conformance, userland};
-
-/// A dialogue of `fi_pingpong` in which both programs run under the tap; its captures are written
-/// to this directory, as `HOST.tap`.
-fn tapped<'a>(fabric: &'a TestFabric, tap: &'a [String], program: &[&'a str]) -> Dialogue<'a> {
-    let tap: Vec<&str> = tap.iter().map(String::as_str).collect();
-    Dialogue::new(fabric, &[&tap[..], program].concat(), "-B", "-P")
-}
-
-/// The words that start a program under the tap on an emulated host.
-fn tap(directory: &Path, options: &str) -> Vec<String> {
-    let script = format!(
-        "exec {} run --pcap {}/$EFA_EMU_HOST.tap {options} -- \"$@\"",
-        built("efa-tap").display(),
-        directory.display()
-    );
-    ["sh", "-c", &script, "tap"].map(str::to_owned).into()
-}
+use efa_testing::programs::{Finished, Program, TestFabric, needs};
+use efa_testing::workspace::{conformance, userland};
 
 fn options(directory: &Path, host: &str) -> Vec<String> {
     let pcap = directory.join(format!("{host}.emu"));
@@ -75,37 +59,33 @@ fn judge(directory: &Path) {
     }
 }
 
+/// As [`judge`], if messages travelled in packets and by RDMA reads.
+fn judge_with_reads(directory: &Path) {
+    judge(directory);
+    let sent = frames(&directory.join("alpha.tap"));
+    let reads = sent.iter().filter(|seen| seen.what.starts_with("read of"));
+    assert!(reads.count() > 0 && sent.len() > 50, "{}", sent.len());
+}
+
 /// Debian's libfabric 1.17, with messages that travel in packets and by RDMA reads.
 #[test]
 fn captures_of_fi_pingpong_agree() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let directory = run(&PINGPONG, "", &[]);
-    judge(directory.path());
-    let sent = frames(&directory.path().join("alpha.tap"));
-    let reads = sent.iter().filter(|seen| seen.what.starts_with("read of"));
-    assert!(reads.count() > 0 && sent.len() > 50, "{}", sent.len());
+    judge_with_reads(directory.path());
 }
 
 /// On a device that returns the programs' own request ids: reads and failures are matched by them.
 #[test]
 fn captures_agree_where_request_ids_have_64_bits() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let directory = run(&PINGPONG, "", &["--profile", "efa4"]);
-    judge(directory.path());
-    let sent = frames(&directory.path().join("alpha.tap"));
-    let reads = sent.iter().filter(|seen| seen.what.starts_with("read of"));
-    assert!(reads.count() > 0 && sent.len() > 50, "{}", sent.len());
+    judge_with_reads(directory.path());
 }
 
 #[test]
 fn captures_of_datagrams_agree() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let program = [
         "fi_pingpong",
         "-p",
@@ -150,9 +130,7 @@ fn captures_of_other_releases_agree() {
 /// The headers are present, but none of the data after them.
 #[test]
 fn user_data_is_left_out() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let directory = run(&PINGPONG, "--headers-only", &[]);
     for host in ["alpha", "beta"] {
         let path = |ending: &str| directory.path().join(format!("{host}.{ending}"));
@@ -180,9 +158,7 @@ fn user_data_is_left_out() {
 /// A snap length cuts frames as in the emulator's own capture.
 #[test]
 fn a_snap_length_cuts_as_the_emulators() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let directory = run(&PINGPONG, "-s 200", &["-s", "200"]);
     for host in ["alpha", "beta"] {
         let path = |ending: &str| directory.path().join(format!("{host}.{ending}"));
@@ -198,9 +174,7 @@ fn a_snap_length_cuts_as_the_emulators() {
 /// Filters and series of files work as in `efa-emu`.
 #[test]
 fn files_change_and_filters_apply() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let directory = run(&PINGPONG, "-b packets:10 --filter 'outbound and rdm'", &[]);
     let entries = fs::read_dir(directory.path()).unwrap();
     let mut files: Vec<PathBuf> = entries
@@ -350,9 +324,7 @@ fn captures_of_writes_and_of_failures_agree() {
 /// memory of its queues gets an error, so that it uses calls.
 #[test]
 fn dynamically_looked_up_functions_are_seen() {
-    if installed("python3", "python3").is_none() {
-        return;
-    }
+    needs!("python3", "python3");
     const PROGRAM: &str = "
 import ctypes
 verbs, efa = ctypes.CDLL('libibverbs.so.1'), ctypes.CDLL('libefa.so.1')
@@ -386,9 +358,7 @@ print(efa.efadv_query_cq(None, None, 0))
 /// for its query, so that it uses calls. Its operations are recorded.
 #[test]
 fn captures_of_direct_queue_clients_agree() {
-    if installed("cc", "gcc").is_none() {
-        return;
-    }
+    needs!("cc", "gcc");
     let directory = tempfile::tempdir().unwrap();
     let program = directory.path().join("direct");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/tap/direct.c");

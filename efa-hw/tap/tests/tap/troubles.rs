@@ -8,10 +8,10 @@ use std::time::{Duration, SystemTime, UNIX_EPOCH};
 use efa_capture::frame::FrameKind;
 use efa_capture::{Direction, Reader};
 use efa_testing::patience::Wait;
-use efa_testing::programs::{
-    Dialogue, NO_FOREIGN_HANDLER, Program, TestFabric, files_with, installed,
-};
+use efa_testing::programs::{Dialogue, NO_FOREIGN_HANDLER, Program, TestFabric, files_with, needs};
 use efa_testing::workspace::{built, outcome};
+
+use crate::{tap, tap_with_limit, tapped};
 
 fn efa_tap(arguments: &[&str]) -> Command {
     let mut command = Command::new(built("efa-tap"));
@@ -34,37 +34,9 @@ fn counts(path: &Path) -> (u64, u64) {
     (frames, counts.map(|counts| counts.dropped).sum())
 }
 
-/// The words that start a program under the tap on an emulated host.
-fn tap(directory: &Path, options: &str) -> Vec<String> {
-    tap_with_limit(directory, options, "unlimited")
-}
-
-/// As [`tap`]; files of the tap, but not of the program, are limited to this many blocks of 512
-/// bytes.
-fn tap_with_limit(directory: &Path, options: &str, blocks: &str) -> Vec<String> {
-    let script = format!(
-        "ulimit -S -f {blocks}; exec {} run --pcap {}/$EFA_EMU_HOST.tap {options} -- \
-         sh -c 'ulimit -S -f unlimited; exec \"$@\"' sh \"$@\"",
-        built("efa-tap").display(),
-        directory.display()
-    );
-    ["sh", "-c", &script, "tap"].map(str::to_owned).into()
-}
-
 fn pingpong<'a>(fabric: &'a TestFabric, tap: &'a [String], rounds: &'a str) -> Dialogue<'a> {
-    let tap: Vec<&str> = tap.iter().map(String::as_str).collect();
-    let program = [
-        "fi_pingpong",
-        "-p",
-        "efa",
-        "-e",
-        "rdm",
-        "-S",
-        "4096",
-        "-I",
-        rounds,
-    ];
-    Dialogue::new(fabric, &[&tap[..], &program].concat(), "-B", "-P")
+    let program = "fi_pingpong -p efa -e rdm -S 4096 -I".split(' ');
+    tapped(fabric, tap, &program.chain([rounds]).collect::<Vec<_>>())
 }
 
 /// The length of a capture; 0 if it does not exist.
@@ -152,9 +124,7 @@ fn compile(source: &str, output: &Path, options: &[&str]) {
 /// the library and continues, and missing functions and records are reported.
 #[test]
 fn a_library_without_a_function_is_reported() {
-    if installed("python3", "python3").is_none() {
-        return;
-    }
+    needs!("python3", "python3");
     const LIBRARY: &str = "
 static char context[4096];
 void *ibv_open_device(void *device) { return context; }
@@ -202,9 +172,7 @@ print(verbs.ibv_close_device(context))
 /// distance.
 #[test]
 fn setting_the_clock_back_changes_no_times() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     // From the hundredth call on, the program gets a time that is an hour earlier.
     const CLOCK: &str = "
 #include <sys/syscall.h>
@@ -247,9 +215,7 @@ int clock_gettime(clockid_t which, struct timespec *time) {
 /// is readable, and missing frames are counted.
 #[test]
 fn a_full_disk_costs_frames_only() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let tap = tap_with_limit(directory.path(), "", "700");
@@ -267,9 +233,7 @@ fn a_full_disk_costs_frames_only() {
 /// part of the capture until then is readable, and the next run removes the leftovers.
 #[test]
 fn a_killed_tap_leaves_its_program_alone() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let tap = tap(directory.path(), "--buffer 1");
@@ -307,9 +271,7 @@ fn a_killed_tap_leaves_its_program_alone() {
 /// are counted.
 #[test]
 fn a_full_buffer_costs_frames_only() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let tap = tap(directory.path(), "--buffer 1");
@@ -336,9 +298,7 @@ fn a_full_buffer_costs_frames_only() {
 /// The capture of a killed program has everything that the program had published.
 #[test]
 fn a_killed_program_leaves_a_readable_capture() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let tap = tap(directory.path(), "");
@@ -360,9 +320,7 @@ fn a_killed_program_leaves_a_readable_capture() {
 /// A tap that is never switched on.
 #[test]
 fn an_idle_tap_records_nothing() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let tap = tap(directory.path(), "--idle");
@@ -376,9 +334,7 @@ fn an_idle_tap_records_nothing() {
 /// Only frames between on and off are recorded.
 #[test]
 fn recording_is_switched_on_and_off() {
-    if installed("fi_pingpong", "libfabric-bin").is_none() {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let tap = tap(directory.path(), "--idle");
