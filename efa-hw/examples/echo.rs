@@ -5,8 +5,8 @@
 
 use efa_core::address::RawAddress;
 use efa_core::endpoint::{
-    CompletionEntry, Endpoint, EndpointConfig, EndpointError, Instant, OperationFlags, PeerId,
-    RecvArgs, SendArgs, SourceFilter,
+    CompletionEntry, Endpoint, EndpointConfig, EndpointError, Instant, PeerId, RecvArgs, SendArgs,
+    SourceFilter,
 };
 use efa_core::nic::UserSlice;
 use efa_hw::{DeviceName, HwDevice, HwNic, NicConfig};
@@ -52,13 +52,8 @@ impl Program {
 
     /// Waits for a message.
     fn receive(&mut self) -> Result<CompletionEntry> {
-        self.endpoint.recv(RecvArgs {
-            source: SourceFilter::Any,
-            buffer: &[self.memory.into()],
-            tag: None,
-            flags: OperationFlags::COMPLETION,
-            context: 0,
-        })?;
+        self.endpoint
+            .recv(RecvArgs::new(SourceFilter::Any, &[self.memory.into()], 0))?;
         self.wait()
     }
 
@@ -68,14 +63,8 @@ impl Program {
             length,
             ..self.memory
         };
-        let send = SendArgs {
-            peer,
-            data: &[message.into()],
-            tag: None,
-            cq_data: None,
-            flags: OperationFlags::COMPLETION,
-            context: 0,
-        };
+        let data = [message.into()];
+        let send = SendArgs::new(peer, &data, 0);
         loop {
             match self.endpoint.send(send) {
                 Ok(()) => break,

@@ -258,11 +258,8 @@ impl<'a> HostileRun<'a> {
         let context = self.context();
         self.contexts.insert(context, false);
         let receive = self.dut.recv(RecvArgs {
-            source: SourceFilter::Peer(self.honest),
-            buffer: &[],
             tag: Some(TagFilter::exact(BYSTANDER_TAG + number as u64)),
-            flags: OperationFlags::COMPLETION,
-            context,
+            ..RecvArgs::new(SourceFilter::Peer(self.honest), &[], context)
         });
         self.bystanders.push(receive.expect("there is room"));
     }
@@ -850,12 +847,9 @@ impl<'a> HostileRun<'a> {
                     _ => (&mut self.peer, self.dut_at_peer),
                 };
                 let sent = endpoint.send(SendArgs {
-                    peer,
-                    data: &[IoVec::new(data)],
                     tag: Some(HONEST_TAG + number as u64),
-                    cq_data: None,
                     flags: OperationFlags::empty(),
-                    context: 0,
+                    ..SendArgs::new(peer, &[IoVec::new(data)], 0)
                 });
                 match sent {
                     Ok(()) => break,

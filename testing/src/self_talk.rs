@@ -114,11 +114,8 @@ impl SelfTalk {
         let buffer = [self.piece(Loopback::MEMORY_SIZE as u64 / 2, length)];
         self.endpoint
             .recv(RecvArgs {
-                source,
-                buffer: &buffer,
                 tag,
-                flags: OperationFlags::COMPLETION,
-                context: 2,
+                ..RecvArgs::new(source, &buffer, 2)
             })
             .unwrap()
     }

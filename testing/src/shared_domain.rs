@@ -139,12 +139,8 @@ impl<M: Machine> Program<M> {
     ) -> Result<(), EndpointError> {
         let data = [self.piece(offset, length)];
         self.endpoint(from).send(SendArgs {
-            peer,
-            data: &data,
-            tag: None,
-            cq_data: None,
             flags: flags | OperationFlags::COMPLETION,
-            context: offset,
+            ..SendArgs::new(peer, &data, offset)
         })
     }
 
@@ -152,13 +148,7 @@ impl<M: Machine> Program<M> {
     fn recv(&mut self, at: EndpointId, source: SourceFilter, (offset, length): (u64, usize)) {
         let buffer = [self.piece(offset, length)];
         self.endpoint(at)
-            .recv(RecvArgs {
-                source,
-                buffer: &buffer,
-                tag: None,
-                flags: OperationFlags::COMPLETION,
-                context: offset,
-            })
+            .recv(RecvArgs::new(source, &buffer, offset))
             .unwrap();
     }
 

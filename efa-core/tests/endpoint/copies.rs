@@ -39,17 +39,7 @@ fn part(whole: IoVec, length: usize) -> [IoVec; 1] {
 }
 
 fn send(script: &mut Script, peer: PeerId, data: &[IoVec]) {
-    script
-        .dut
-        .send(SendArgs {
-            peer,
-            data,
-            tag: None,
-            cq_data: None,
-            flags: OperationFlags::COMPLETION,
-            context: 1,
-        })
-        .unwrap();
+    script.dut.send(SendArgs::new(peer, data, 1)).unwrap();
     script.progress();
 }
 
@@ -105,12 +95,8 @@ fn injected_memory_is_the_applications_again_at_once() {
         script.network.fill(0, MEMORY, &[1; 3000]);
         let started = match is_write {
             false => script.dut.send(SendArgs {
-                peer,
-                data: &data,
-                tag: None,
-                cq_data: None,
                 flags,
-                context: 1,
+                ..SendArgs::new(peer, &data, 1)
             }),
             true => script.dut.write(WriteArgs {
                 peer,
@@ -133,13 +119,7 @@ fn data_moved_by_rdma_is_not_copied() {
     let (mut script, peer, memory) = script(true);
     script
         .dut
-        .recv(RecvArgs {
-            source: SourceFilter::Any,
-            buffer: &part(memory, 100_000),
-            tag: None,
-            flags: OperationFlags::COMPLETION,
-            context: 2,
-        })
+        .recv(RecvArgs::new(SourceFilter::Any, &part(memory, 100_000), 2))
         .unwrap();
     let source = [RmaIov::new(0x9000, 100_000, 3)];
     let message = LongreadRtm {
@@ -183,13 +163,7 @@ fn received_packets_are_copied_once() {
     let (mut script, _, memory) = script(true);
     script
         .dut
-        .recv(RecvArgs {
-            source: SourceFilter::Any,
-            buffer: &part(memory, 50),
-            tag: None,
-            flags: OperationFlags::COMPLETION,
-            context: 2,
-        })
+        .recv(RecvArgs::new(SourceFilter::Any, &part(memory, 50), 2))
         .unwrap();
     let message = script.eager(0);
     script.send(&message, &[7; 80]);

@@ -66,11 +66,8 @@ impl EngineWithPeers {
             script
                 .dut
                 .recv(RecvArgs {
-                    source: SourceFilter::Peer(honest),
-                    buffer: &[],
                     tag: Some(TagFilter::exact(1 << 40 | number as u64)),
-                    flags: OperationFlags::COMPLETION,
-                    context: number as u64,
+                    ..RecvArgs::new(SourceFilter::Peer(honest), &[], number as u64)
                 })
                 .unwrap();
             let none = OperationFlags::empty();

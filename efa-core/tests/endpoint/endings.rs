@@ -77,13 +77,11 @@ impl Pair {
 
     fn receive(&mut self, at: usize, context: u64) {
         self.ends[at]
-            .recv(RecvArgs {
-                source: SourceFilter::Any,
-                buffer: &[memory(0, LENGTH)],
-                tag: None,
-                flags: OperationFlags::COMPLETION,
+            .recv(RecvArgs::new(
+                SourceFilter::Any,
+                &[memory(0, LENGTH)],
                 context,
-            })
+            ))
             .unwrap();
     }
 
@@ -95,12 +93,8 @@ impl Pair {
         context: u64,
     ) -> Result<(), EndpointError> {
         self.ends[from].send(SendArgs {
-            peer: self.peers[from],
-            data: &[memory(0, length)],
-            tag: None,
-            cq_data: None,
             flags: flags | OperationFlags::COMPLETION,
-            context,
+            ..SendArgs::new(self.peers[from], &[memory(0, length)], context)
         })
     }
 
@@ -335,14 +329,7 @@ fn a_permanent_loss_ends_both_sides() {
                 let replacement = network.open(3, 30, 3, DeviceTraits::default());
                 let replacement = Endpoint::new(replacement, config()).unwrap();
                 core::mem::replace(gone, replacement).close();
-                let _ = left.send(SendArgs {
-                    peer: peers[waits],
-                    data: &[memory(0, 8)],
-                    tag: None,
-                    cq_data: None,
-                    flags: OperationFlags::COMPLETION,
-                    context: LATER,
-                });
+                let _ = left.send(SendArgs::new(peers[waits], &[memory(0, 8)], LATER));
                 pair.settle();
                 let ended = pair.have_ended(deed)[waits];
                 let receives = usize::from(waits == 1 && deed.receives == 1);

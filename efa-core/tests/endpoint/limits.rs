@@ -139,14 +139,7 @@ fn a_failed_neighbour_registration_leaves_the_key_out() {
     let (mut script, peer) = announced(config(), scarce, MODERN | ExtraFeatures::RDMA_READ);
     script
         .dut
-        .send(SendArgs {
-            peer,
-            data: &two_pieces(),
-            tag: None,
-            cq_data: None,
-            flags: OperationFlags::COMPLETION,
-            context: 1,
-        })
+        .send(SendArgs::new(peer, &two_pieces(), 1))
         .unwrap();
     // The mock device panics at a key that is not registered (any more).
     script.expect_header::<LongctsRtm>();

@@ -17,26 +17,13 @@ pub(crate) fn memory(address: u64, length: usize) -> IoVec {
 
 fn send(endpoint: &mut Endpoint<NetworkNic>, peer: PeerId, data: IoVec, context: u64) {
     endpoint
-        .send(SendArgs {
-            peer,
-            data: &[data],
-            tag: None,
-            cq_data: None,
-            flags: OperationFlags::COMPLETION,
-            context,
-        })
+        .send(SendArgs::new(peer, &[data], context))
         .unwrap();
 }
 
 fn recv(endpoint: &mut Endpoint<NetworkNic>, buffer: IoVec, context: u64) -> ReceiveId {
     endpoint
-        .recv(RecvArgs {
-            source: SourceFilter::Any,
-            buffer: &[buffer],
-            tag: None,
-            flags: OperationFlags::COMPLETION,
-            context,
-        })
+        .recv(RecvArgs::new(SourceFilter::Any, &[buffer], context))
         .unwrap()
 }
 

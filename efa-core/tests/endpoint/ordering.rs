@@ -216,11 +216,8 @@ fn recv_tagged(script: &mut Script, filter: TagFilter, context: u64) -> ReceiveI
     script
         .dut
         .recv(RecvArgs {
-            source: SourceFilter::Any,
-            buffer: &[memory(context, 16)],
             tag: Some(filter),
-            flags: OperationFlags::COMPLETION,
-            context,
+            ..RecvArgs::new(SourceFilter::Any, &[memory(context, 16)], context)
         })
         .unwrap()
 }
@@ -260,11 +257,8 @@ fn cq_data_and_selective_completion() {
         script
             .dut
             .recv(RecvArgs {
-                source: SourceFilter::Any,
-                buffer: &[memory(0, 16)],
-                tag: None,
                 flags,
-                context: flags.bits(),
+                ..RecvArgs::new(SourceFilter::Any, &[memory(0, 16)], flags.bits())
             })
             .unwrap();
     }
@@ -363,13 +357,7 @@ fn unreachable_memory_fails_only_its_receive() {
     let receive = |script: &mut Script, buffer, context| {
         script
             .dut
-            .recv(RecvArgs {
-                source: SourceFilter::Any,
-                buffer: &[buffer],
-                tag: None,
-                flags: OperationFlags::COMPLETION,
-                context,
-            })
+            .recv(RecvArgs::new(SourceFilter::Any, &[buffer], context))
             .unwrap();
     };
     receive(&mut script, wild, 1);
@@ -378,14 +366,7 @@ fn unreachable_memory_fails_only_its_receive() {
     assert_eq!(error.failure.errno, Errno::EFAULT);
     // And of a send.
     let peer = script.dut.find_address(&script.peer_address()).unwrap();
-    let refused = script.dut.send(SendArgs {
-        peer,
-        data: &[wild],
-        tag: None,
-        cq_data: None,
-        flags: OperationFlags::COMPLETION,
-        context: 0,
-    });
+    let refused = script.dut.send(SendArgs::new(peer, &[wild], 0));
     assert_eq!(refused.unwrap_err().errno(), Errno::EFAULT);
     script.expect_handshake();
     script.shake_hands(ExtraFeatures::CONNID_HEADER);

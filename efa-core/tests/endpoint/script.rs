@@ -234,11 +234,8 @@ impl Script {
         context: u64,
     ) -> Result<ReceiveId, EndpointError> {
         self.dut.recv(RecvArgs {
-            source,
-            buffer: &[buffer],
             tag: tag.map(TagFilter::exact),
-            flags: OperationFlags::COMPLETION,
-            context,
+            ..RecvArgs::new(source, &[buffer], context)
         })
     }
 
@@ -283,12 +280,8 @@ impl Script {
         context: u64,
     ) -> Result<(), EndpointError> {
         self.dut.send(SendArgs {
-            peer,
-            data: &[memory(0, length)],
-            tag: None,
-            cq_data: None,
             flags: flags | OperationFlags::COMPLETION,
-            context,
+            ..SendArgs::new(peer, &[memory(0, length)], context)
         })
     }
 

@@ -38,20 +38,14 @@ fn run(seed: u64) -> Result<(Vec<u8>, u64), Box<dyn std::error::Error>> {
             address: buffer.address + index as u64,
             length: 1,
         };
-        endpoints[1].recv(RecvArgs {
-            source: SourceFilter::Any,
-            buffer: &[place.into()],
-            tag: None,
-            flags: OperationFlags::COMPLETION,
-            context: index as u64,
-        })?;
+        endpoints[1].recv(RecvArgs::new(
+            SourceFilter::Any,
+            &[place.into()],
+            index as u64,
+        ))?;
         endpoints[0].send(SendArgs {
-            peer,
-            data: &[alice.allocate_from(letter)?.into()],
-            tag: None,
-            cq_data: None,
             flags: OperationFlags::empty(),
-            context: 0,
+            ..SendArgs::new(peer, &[alice.allocate_from(letter)?.into()], 0)
         })?;
     }
     settle(&fabric, &mut endpoints);

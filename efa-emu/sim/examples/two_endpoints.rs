@@ -1,8 +1,6 @@
 //! Two endpoints in one thread and in virtual time: one sends, the other receives.
 
-use efa_core::endpoint::{
-    Endpoint, EndpointConfig, Instant, OperationFlags, RecvArgs, SendArgs, SourceFilter,
-};
+use efa_core::endpoint::{Endpoint, EndpointConfig, Instant, RecvArgs, SendArgs, SourceFilter};
 use efa_sim::{Fabric, FabricConfig, HostConfig, NicConfig};
 
 fn main() -> Result<(), Box<dyn std::error::Error>> {
@@ -13,22 +11,13 @@ fn main() -> Result<(), Box<dyn std::error::Error>> {
     let mut sender = open(alice.open_nic(NicConfig::default())?)?;
     let mut receiver = open(bob.open_nic(NicConfig::default())?)?;
     let buffer = bob.allocate(5)?;
-    receiver.recv(RecvArgs {
-        source: SourceFilter::Any,
-        buffer: &[buffer.into()],
-        tag: None,
-        flags: OperationFlags::COMPLETION,
-        context: 1,
-    })?;
+    receiver.recv(RecvArgs::new(SourceFilter::Any, &[buffer.into()], 1))?;
     let peer = sender.insert_address(receiver.address())?;
-    sender.send(SendArgs {
+    sender.send(SendArgs::new(
         peer,
-        data: &[alice.allocate_from(b"hello")?.into()],
-        tag: None,
-        cq_data: None,
-        flags: OperationFlags::COMPLETION,
-        context: 2,
-    })?;
+        &[alice.allocate_from(b"hello")?.into()],
+        2,
+    ))?;
 
     while receiver.poll_completion().transpose()?.is_none() {
         fabric.step();

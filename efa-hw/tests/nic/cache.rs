@@ -1,8 +1,6 @@
 //! Tests of the cache of registrations on a device whose registrations keep their pages.
 
-use efa_core::endpoint::{
-    self, Endpoint, EndpointConfig, OperationFlags, RecvArgs, SendArgs, SourceFilter,
-};
+use efa_core::endpoint::{self, Endpoint, EndpointConfig, RecvArgs, SendArgs, SourceFilter};
 use efa_core::nic::{LocalKey, Region};
 use efa_hw::CacheLimits;
 
@@ -284,22 +282,11 @@ impl Program {
 /// Sends the whole memory of `a` to that of `b`. Returns the received bytes.
 fn transfer(a: &mut Program, b: &mut Program, to: endpoint::PeerId) -> Vec<u8> {
     let begin = Instant::now();
-    let receive = RecvArgs {
-        source: SourceFilter::Any,
-        buffer: &[b.memory.slice().into()],
-        tag: None,
-        flags: OperationFlags::COMPLETION,
-        context: 0,
-    };
+    let buffer = [b.memory.slice().into()];
+    let receive = RecvArgs::new(SourceFilter::Any, &buffer, 0);
     b.endpoint.recv(receive).unwrap();
-    let send = SendArgs {
-        peer: to,
-        data: &[a.memory.slice().into()],
-        tag: None,
-        cq_data: None,
-        flags: OperationFlags::COMPLETION,
-        context: 0,
-    };
+    let data = [a.memory.slice().into()];
+    let send = SendArgs::new(to, &data, 0);
     let (mut is_posted, mut left) = (false, 2);
     while left > 0 {
         if !is_posted {

@@ -226,12 +226,8 @@ impl Operation {
         context: u64,
     ) -> Result<(), EndpointError> {
         engine.send(SendArgs {
-            peer: self.members[to],
-            data: &[memory(self.slice(piece))],
             tag: Some(self.tag),
-            cq_data: None,
-            flags: OperationFlags::COMPLETION,
-            context,
+            ..SendArgs::new(self.members[to], &[memory(self.slice(piece))], context)
         })?;
         self.outstanding += 1;
         Ok(())
@@ -302,12 +298,9 @@ impl Operation {
             length: message.len(),
         };
         engine.send(SendArgs {
-            peer,
-            data: &[memory(message)],
             tag: Some(notice_tag(self.tag)),
-            cq_data: None,
             flags: OperationFlags::INJECT,
-            context,
+            ..SendArgs::new(peer, &[memory(message)], context)
         })
     }
 

@@ -106,12 +106,8 @@ fn poll(endpoint: &mut Endpoint<HwNic>) -> Result<usize, String> {
 impl Ends for CoreEnds {
     fn send(&mut self, number: usize) -> Result<bool, String> {
         started(self.sender.send(SendArgs {
-            peer: self.peer,
-            data: &[self.source],
             tag: Some(number as u64),
-            cq_data: None,
-            flags: OperationFlags::COMPLETION,
-            context: number as u64,
+            ..SendArgs::new(self.peer, &[self.source], number as u64)
         }))
     }
 

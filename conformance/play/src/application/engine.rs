@@ -279,14 +279,11 @@ impl<N: HostNic> Application for CoreApplication<N> {
                 };
                 let memory = self.blank(length)?;
                 self.endpoint.recv(RecvArgs {
-                    source,
-                    buffer: &[IoVec::new(memory)],
                     tag: tag.map(|tag| TagFilter {
                         tag: tag.tag,
                         ignore: tag.ignore,
                     }),
-                    flags: OperationFlags::COMPLETION,
-                    context: token,
+                    ..RecvArgs::new(source, &[IoVec::new(memory)], token)
                 })?;
                 self.buffers.insert(token, memory);
             }

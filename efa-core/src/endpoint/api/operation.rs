@@ -98,6 +98,21 @@ pub struct SendArgs<'a> {
     pub context: u64,
 }
 
+impl<'a> SendArgs<'a> {
+    /// An untagged message without CQ data, reported when it is sent.
+    #[inline]
+    pub const fn new(peer: PeerId, data: &'a [IoVec], context: u64) -> Self {
+        SendArgs {
+            peer,
+            data,
+            tag: None,
+            cq_data: None,
+            flags: OperationFlags::COMPLETION,
+            context,
+        }
+    }
+}
+
 /// A receive to post.
 #[derive(Clone, Copy, Debug)]
 pub struct RecvArgs<'a> {
@@ -111,6 +126,20 @@ pub struct RecvArgs<'a> {
     pub flags: OperationFlags,
     /// Returned in the completion (`op_context`).
     pub context: u64,
+}
+
+impl<'a> RecvArgs<'a> {
+    /// Accepts an untagged message, and reports it.
+    #[inline]
+    pub const fn new(source: SourceFilter, buffer: &'a [IoVec], context: u64) -> Self {
+        RecvArgs {
+            source,
+            buffer,
+            tag: None,
+            flags: OperationFlags::COMPLETION,
+            context,
+        }
+    }
 }
 
 /// A buffer to post for several messages (`FI_MULTI_RECV`). Every message is reported.

@@ -1,9 +1,7 @@
 //! The application removes peers from its address vector and inserts them again. The conversation
 //! outlives the entry, with operations in flight, on a network that reorders and refuses.
 
-use efa_core::endpoint::{
-    EndpointConfig, EndpointError, Errno, Event, Instant, OperationFlags, PeerId, SendArgs,
-};
+use efa_core::endpoint::{EndpointConfig, EndpointError, Errno, Event, Instant, PeerId, SendArgs};
 use efa_sim::{Fabric, FabricConfig, NetworkConfig, NicConfig, Probability};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
@@ -80,12 +78,8 @@ impl Exchange {
         let program = self.program(from);
         let data = [program.piece(SOURCE, length)];
         let started = program.endpoint.send(SendArgs {
-            peer,
-            data: &data,
-            tag: None,
             cq_data: Some(number),
-            flags: OperationFlags::COMPLETION,
-            context: number,
+            ..SendArgs::new(peer, &data, number)
         });
         match started {
             Ok(()) => self.next += 1,

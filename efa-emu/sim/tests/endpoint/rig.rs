@@ -262,12 +262,8 @@ impl Program {
     ) -> Result<(), EndpointError> {
         let data = [self.piece(offset, length)];
         self.endpoint.send(SendArgs {
-            peer,
-            data: &data,
-            tag: None,
-            cq_data: None,
             flags: flags | OperationFlags::COMPLETION,
-            context,
+            ..SendArgs::new(peer, &data, context)
         })
     }
 
@@ -284,13 +280,7 @@ impl Program {
     ) {
         let buffer = [self.piece(offset, length)];
         self.endpoint
-            .recv(RecvArgs {
-                source,
-                buffer: &buffer,
-                tag: None,
-                flags: OperationFlags::COMPLETION,
-                context,
-            })
+            .recv(RecvArgs::new(source, &buffer, context))
             .unwrap();
     }
 

@@ -30,24 +30,11 @@ fn exchange(rig: &mut Rig, length: usize, unregistered_target: bool) {
     };
     rig.program(1)
         .endpoint
-        .recv(RecvArgs {
-            source: SourceFilter::Any,
-            buffer: &[target],
-            tag: None,
-            flags: OperationFlags::COMPLETION,
-            context: 1,
-        })
+        .recv(RecvArgs::new(SourceFilter::Any, &[target], 1))
         .unwrap();
     let source = IoVec::new(rig.program(0).piece(0, length).memory);
     rig.start_operation(0, |program| {
-        program.endpoint.send(SendArgs {
-            peer,
-            data: &[source],
-            tag: None,
-            cq_data: None,
-            flags: OperationFlags::COMPLETION,
-            context: 2,
-        })
+        program.endpoint.send(SendArgs::new(peer, &[source], 2))
     });
     rig.settle();
     assert_eq!(rig.program(0).contexts(), [2]);

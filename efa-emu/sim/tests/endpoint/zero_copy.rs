@@ -50,13 +50,9 @@ fn ordinary_and_zero_copy() -> (Rig, PeerId) {
 }
 
 fn receive(program: &mut Program, buffer: &[IoVec]) -> Result<(), EndpointError> {
-    let posted = program.endpoint.recv(RecvArgs {
-        source: SourceFilter::Any,
-        buffer,
-        tag: None,
-        flags: OperationFlags::COMPLETION,
-        context: 0,
-    });
+    let posted = program
+        .endpoint
+        .recv(RecvArgs::new(SourceFilter::Any, buffer, 0));
     posted.map(|_| ())
 }
 
@@ -102,12 +98,9 @@ fn completion_data_arrives_with_the_message() {
     let data = [rig.program(0).piece(0, 8)];
     rig.start_operation(0, |program| {
         program.endpoint.send(SendArgs {
-            peer,
-            data: &data,
-            tag: None,
             cq_data: Some(0x1234_5678),
             flags: OperationFlags::INJECT,
-            context: 0,
+            ..SendArgs::new(peer, &data, 0)
         })
     });
     rig.settle();
@@ -229,13 +222,8 @@ fn receives_needing_software_matching_are_refused() {
     let program = rig.program(0);
     let piece = program.piece(0, 64);
     let unsupported = |posted| matches!(posted, Err(EndpointError::Unsupported(_)));
-    let args = RecvArgs {
-        source: SourceFilter::Any,
-        buffer: &[piece],
-        tag: None,
-        flags: OperationFlags::COMPLETION,
-        context: 0,
-    };
+    let pieces = [piece];
+    let args = RecvArgs::new(SourceFilter::Any, &pieces, 0);
     let tagged = RecvArgs {
         tag: Some(TagFilter::exact(5)),
         ..args

@@ -84,24 +84,16 @@ impl End {
     }
 
     fn receive(&mut self) -> Result<()> {
-        self.endpoint.recv(RecvArgs {
-            source: SourceFilter::Any,
-            buffer: &[self.memory.into()],
-            tag: None,
-            flags: OperationFlags::COMPLETION,
-            context: 1,
-        })?;
+        self.endpoint
+            .recv(RecvArgs::new(SourceFilter::Any, &[self.memory.into()], 1))?;
         Ok(())
     }
 
     fn send(&mut self, peer: PeerId) -> Result<()> {
+        let data = [self.memory.into()];
         let send = SendArgs {
-            peer,
-            data: &[self.memory.into()],
-            tag: None,
-            cq_data: None,
             flags: OperationFlags::empty(),
-            context: 0,
+            ..SendArgs::new(peer, &data, 0)
         };
         loop {
             match self.endpoint.send(send) {

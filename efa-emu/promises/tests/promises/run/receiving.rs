@@ -77,11 +77,8 @@ impl World {
         let pieces = self.pieces(at, address, capacity, buffer);
         let endpoint = self.programs[at].endpoint.as_mut().expect("it runs");
         let posted = endpoint.recv(RecvArgs {
-            source,
-            buffer: &pieces,
             tag: tag.map(|(tag, ignore)| TagFilter { tag, ignore }),
-            flags: OperationFlags::COMPLETION,
-            context: RECEIVE | number as u64,
+            ..RecvArgs::new(source, &pieces, RECEIVE | number as u64)
         });
         match posted {
             Ok(id) => self.receives[number].id = Some(id),
