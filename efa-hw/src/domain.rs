@@ -819,10 +819,9 @@ impl Domain for HwDomain {
     }
 
     fn read_user(&mut self, address: u64, target: &mut [u8]) -> Result<(), NicError> {
-        let from = self.address_space.resolve(UserSlice {
-            address,
-            length: target.len(),
-        })?;
+        let from = self
+            .address_space
+            .resolve(UserSlice::new(address, target.len()))?;
         // SAFETY: `resolve` found the whole source in memory that is allocated here or that the
         // caller of `allow_user` vouched for.
         unsafe { elements::read(from, target) };
@@ -835,19 +834,17 @@ impl Domain for HwDomain {
         expected: &mut [u8],
         new: &[u8],
     ) -> Result<bool, NicError> {
-        let at = self.address_space.resolve(UserSlice {
-            address,
-            length: new.len(),
-        })?;
+        let at = self
+            .address_space
+            .resolve(UserSlice::new(address, new.len()))?;
         // SAFETY: as in `read_user`.
         Ok(unsafe { elements::exchange(at, expected, new) })
     }
 
     fn write_user(&mut self, address: u64, source: &[u8]) -> Result<(), NicError> {
-        let target = self.address_space.resolve(UserSlice {
-            address,
-            length: source.len(),
-        })?;
+        let target = self
+            .address_space
+            .resolve(UserSlice::new(address, source.len()))?;
         // SAFETY: `resolve` found the whole target in memory that is allocated here or that the
         // caller of `allow_user` vouched for; `copy` allows overlap.
         unsafe { std::ptr::copy(source.as_ptr(), target, source.len()) };

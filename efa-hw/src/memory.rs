@@ -53,10 +53,7 @@ impl UserMemory {
 
     /// Its address and length.
     pub fn slice(&self) -> UserSlice {
-        UserSlice {
-            address: self.start.as_ptr() as u64,
-            length: self.length,
-        }
+        UserSlice::new(self.start.as_ptr() as u64, self.length)
     }
 
     pub(crate) fn start(&self) -> NonNull<u8> {
@@ -182,40 +179,20 @@ mod tests {
     fn only_whole_slices_of_known_memory_resolve() {
         let mut space = AddressSpace::default();
         let memory = space.allocate(100).unwrap();
-        let at = |offset: u64, length| UserSlice {
-            address: memory.address + offset,
-            length,
-        };
+        let at = |offset: u64, length| UserSlice::new(memory.address + offset, length);
         assert!(space.resolve(at(0, 100)).is_ok());
         assert!(space.resolve(at(99, 1)).is_ok());
         assert!(space.resolve(at(99, 2)).is_err());
         assert!(space.resolve(at(0, usize::MAX)).is_err());
-        assert!(
-            space
-                .resolve(UserSlice {
-                    address: 8,
-                    length: 1
-                })
-                .is_err()
-        );
-        assert!(
-            space
-                .resolve(UserSlice {
-                    address: 8,
-                    length: 0
-                })
-                .is_ok()
-        );
+        assert!(space.resolve(UserSlice::new(8, 1)).is_err());
+        assert!(space.resolve(UserSlice::new(8, 0)).is_ok());
     }
 
     #[test]
     fn foreign_memory_is_known_from_allow_to_revoke() {
         let mut space = AddressSpace::default();
         let mut bytes = [0u8; 64];
-        let slice = UserSlice {
-            address: bytes.as_mut_ptr() as u64,
-            length: bytes.len(),
-        };
+        let slice = UserSlice::new(bytes.as_mut_ptr() as u64, bytes.len());
         // SAFETY: `bytes` outlives `space`.
         unsafe { space.allow(slice) }.unwrap();
         // SAFETY: refused, because it overlaps.

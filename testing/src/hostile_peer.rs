@@ -216,10 +216,7 @@ impl<'a> HostileRun<'a> {
         let honest = dut.insert_address(peer.address()).expect("room");
         let dut_at_peer = peer.insert_address(dut.address()).expect("room");
         let hostile = dut.insert_address(attacker.address()).ok();
-        let exposed = UserSlice {
-            address: EXPOSED,
-            length: EXPOSED_SIZE,
-        };
+        let exposed = UserSlice::new(EXPOSED, EXPOSED_SIZE);
         let exposed = dut.register(exposed, Access::all()).expect("room");
         network.fill(DUT, UNTOUCHED, &pattern(UNTOUCHED_SIZE, 99));
         let next_msg_id = dut.config().first_msg_id;
@@ -692,12 +689,7 @@ impl<'a> HostileRun<'a> {
             flags |= OperationFlags::INJECT;
         }
         let context = self.context();
-        let memory = |offset: u64, length| {
-            IoVec::new(UserSlice {
-                address: HOSTILE + offset,
-                length,
-            })
-        };
+        let memory = |offset: u64, length| IoVec::new(UserSlice::new(HOSTILE + offset, length));
         let whole = [memory(0, length)];
         let remote = [RemoteIoVec {
             address: 0x1000,
@@ -772,10 +764,7 @@ impl<'a> HostileRun<'a> {
         let shape = self.choices.byte();
         let length = [16, 300, 2000, 6000][usize::from(shape & 3)];
         let context = self.context();
-        let buffer = IoVec::new(UserSlice {
-            address: HOSTILE,
-            length,
-        });
+        let buffer = IoVec::new(UserSlice::new(HOSTILE, length));
         let source = match self.hostile {
             Some(peer) if shape & 4 == 4 => SourceFilter::Peer(peer),
             _ => SourceFilter::Any,
@@ -785,10 +774,7 @@ impl<'a> HostileRun<'a> {
             self.dut.multi_recv(MultiRecvArgs {
                 source,
                 // Each message takes at least a byte.
-                buffer: IoVec::new(UserSlice {
-                    address: HOSTILE,
-                    length: 64,
-                }),
+                buffer: IoVec::new(UserSlice::new(HOSTILE, 64)),
                 min_free: 10,
                 context,
             })
@@ -909,10 +895,7 @@ impl<'a> HostileRun<'a> {
             4 | 5 => {
                 if let Some(claim) = self.claims.pop() {
                     let context = self.context();
-                    let buffer = UserSlice {
-                        address: HOSTILE,
-                        length: 300,
-                    };
+                    let buffer = UserSlice::new(HOSTILE, 300);
                     let received = self.dut.recv_claimed(ClaimedRecvArgs {
                         claim,
                         buffer: &[IoVec::new(buffer)],

@@ -38,10 +38,7 @@ impl SelfTalk {
     pub fn new(config: EndpointConfig, caps: DeviceCaps, swap: bool) -> Self {
         let mut endpoint = Endpoint::new(Loopback::open(caps, swap), config).unwrap();
         let peer = endpoint.insert_address(endpoint.address()).unwrap();
-        let memory = UserSlice {
-            address: 0,
-            length: Loopback::MEMORY_SIZE,
-        };
+        let memory = UserSlice::new(0, Loopback::MEMORY_SIZE);
         let region = endpoint.register(memory, Access::all()).unwrap();
         let mut this = SelfTalk {
             endpoint,

@@ -109,10 +109,7 @@ impl<M: Machine> Program<M> {
 
     fn piece(&self, offset: u64, length: usize) -> IoVec {
         IoVec {
-            memory: UserSlice {
-                address: self.memory.address + offset,
-                length,
-            },
+            memory: UserSlice::new(self.memory.address + offset, length),
             region: Some(self.region),
         }
     }

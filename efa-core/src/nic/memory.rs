@@ -39,6 +39,14 @@ pub struct UserSlice {
     pub length: usize,
 }
 
+impl UserSlice {
+    /// The `length` bytes from `address` on.
+    #[inline]
+    pub const fn new(address: u64, length: usize) -> Self {
+        UserSlice { address, length }
+    }
+}
+
 /// A packet buffer of a domain, at least [`NicAttributes::mtu`](super::NicAttributes::mtu) bytes
 /// long.
 ///

@@ -106,10 +106,7 @@ fn crowded(remote_operations: usize) -> (Script, Region) {
         ..config()
     };
     let (mut script, _) = connected_with(settings, traits());
-    let target = UserSlice {
-        address: MEMORY,
-        length: 1 << 14,
-    };
+    let target = UserSlice::new(MEMORY, 1 << 14);
     let region = script.dut.register(target, Access::all()).unwrap();
     (script, region)
 }
@@ -253,10 +250,7 @@ fn peers_exceeding_deferral_memory_are_given_up() {
         ..config()
     };
     let (mut script, _) = connected_with(settings, traits());
-    let target = UserSlice {
-        address: MEMORY,
-        length: 1 << 14,
-    };
+    let target = UserSlice::new(MEMORY, 1 << 14);
     let region = script.dut.register(target, Access::all()).unwrap();
     let busy = OtherPeer::new(&script, 0);
     let mut sent = 0;

@@ -20,10 +20,7 @@ fn script(registered: bool) -> (Script, PeerId, IoVec) {
         wide,
         MODERN | ExtraFeatures::RDMA_READ | ExtraFeatures::RDMA_WRITE,
     );
-    let memory = UserSlice {
-        address: MEMORY,
-        length: 1 << 19,
-    };
+    let memory = UserSlice::new(MEMORY, 1 << 19);
     let region = registered.then(|| script.dut.register(memory, Access::all()).unwrap());
     (script, peer, IoVec { memory, region })
 }

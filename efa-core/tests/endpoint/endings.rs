@@ -55,10 +55,7 @@ impl Pair {
         });
         let addresses = [ends[1].address(), ends[0].address()];
         let peers = [0, 1].map(|end: usize| ends[end].insert_address(addresses[end]).unwrap());
-        let all = UserSlice {
-            address: MEMORY,
-            length: 2 * LENGTH,
-        };
+        let all = UserSlice::new(MEMORY, 2 * LENGTH);
         let target = ends[1].register(all, Access::all()).unwrap();
         let mut pair = Pair {
             network,

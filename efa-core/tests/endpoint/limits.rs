@@ -239,10 +239,7 @@ fn unordered_messages_match_on_arrival_atomics_in_turn() {
         ..config()
     };
     let (mut script, _) = connected_with(settings, traits());
-    let counter = UserSlice {
-        address: MEMORY + 512,
-        length: 8,
-    };
+    let counter = UserSlice::new(MEMORY + 512, 8);
     let region = script.dut.register(counter, Access::all()).unwrap();
     for context in 0..4 {
         script.recv(context * 8, 8, context);
@@ -288,10 +285,7 @@ fn unordered_messages_match_on_arrival_atomics_in_turn() {
 #[test]
 fn an_atomic_loses_no_change_of_others() {
     let (mut script, _) = connected();
-    let counters = UserSlice {
-        address: MEMORY + 512,
-        length: 8,
-    };
+    let counters = UserSlice::new(MEMORY + 512, 8);
     let region = script.dut.register(counters, Access::all()).unwrap();
     script
         .network

@@ -13,10 +13,7 @@ use efa_core::wire::{
 use efa_testing::nic::{DeviceTraits, MEMORY, Network, NetworkNic};
 
 pub(crate) fn memory(offset: u64, length: usize) -> IoVec {
-    IoVec::new(UserSlice {
-        address: MEMORY + offset,
-        length,
-    })
+    IoVec::new(UserSlice::new(MEMORY + offset, length))
 }
 
 /// Memory of the peer.

@@ -34,10 +34,7 @@ fn run(seed: u64) -> Result<(Vec<u8>, u64), Box<dyn std::error::Error>> {
     let buffer = bob.allocate(2)?;
     let peer = endpoints[0].insert_address(endpoints[1].address())?;
     for (index, letter) in [b"a", b"b"].into_iter().enumerate() {
-        let place = UserSlice {
-            address: buffer.address + index as u64,
-            length: 1,
-        };
+        let place = UserSlice::new(buffer.address + index as u64, 1);
         endpoints[1].recv(RecvArgs::new(
             SourceFilter::Any,
             &[place.into()],

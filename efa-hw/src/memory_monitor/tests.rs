@@ -37,10 +37,7 @@ fn unmap(start: u64, pages: usize) {
 }
 
 fn slice(start: u64, pages: usize) -> UserSlice {
-    UserSlice {
-        address: start,
-        length: pages * PAGE,
-    }
+    UserSlice::new(start, pages * PAGE)
 }
 
 fn changes(monitor: &mut Userfault) -> (bool, Vec<Change>) {
@@ -114,17 +111,11 @@ fn only_private_anonymous_memory_is_watched() {
     assert!(monitor.watch(slice(private, 1)));
     unmap(private + PAGE as u64, 1);
     assert!(!monitor.watch(slice(private, 3)), "a hole");
-    let nowhere = UserSlice {
-        address: u64::MAX - 10,
-        length: 100,
-    };
+    let nowhere = UserSlice::new(u64::MAX - 10, 100);
     assert!(!monitor.watch(nowhere));
     // SAFETY: the call only returns a number.
     let text = is_private_anonymous as *const () as u64;
-    let pages = whole_pages(UserSlice {
-        address: text,
-        length: 1,
-    });
+    let pages = whole_pages(UserSlice::new(text, 1));
     let (start, end) = pages.unwrap();
     assert!(!is_private_anonymous(start, end).unwrap(), "a file");
     unmap(shared, 2);

@@ -333,10 +333,7 @@ fn a_failed_deregistration_is_repeated_later() {
     bench.world.borrow_mut().refuses = true;
     bench.touch(16, 16, READ);
     assert_eq!(bench.registered(), 2);
-    let all = UserSlice {
-        address: 0,
-        length: PAGES * PAGE as usize,
-    };
+    let all = UserSlice::new(0, PAGES * PAGE as usize);
     let refused = bench.cache.end_all_in(&bench.device, all);
     assert!(refused.is_err(), "the memory is still in use");
     bench.world.borrow_mut().refuses = false;
@@ -480,10 +477,7 @@ fn play(steps: Vec<Step>) {
     while let Some(key) = bench.leased.last().copied() {
         bench.end(key);
     }
-    let all = UserSlice {
-        address: 0,
-        length: PAGES * PAGE as usize,
-    };
+    let all = UserSlice::new(0, PAGES * PAGE as usize);
     bench.cache.end_all_in(&bench.device, all).unwrap();
     assert_eq!(bench.registered(), 0);
     let statistics = bench.cache.statistics();

@@ -28,10 +28,7 @@ impl Mapping {
     }
 
     fn slice(&self) -> UserSlice {
-        UserSlice {
-            address: self.0 as u64,
-            length: LENGTH,
-        }
+        UserSlice::new(self.0 as u64, LENGTH)
     }
 
     fn fill(&self, byte: u8) {
@@ -113,10 +110,7 @@ fn send_from(
 ) -> Vec<u8> {
     post_receive(b);
     let buffer = a.acquire_buffer().unwrap();
-    let payload = UserSlice {
-        address: memory.address + 5000,
-        length: 4000,
-    };
+    let payload = UserSlice::new(memory.address + 5000, 4000);
     let request = SendRequest {
         destination: to,
         buffer,

@@ -39,10 +39,7 @@ fn datagrams_arrive_scattered_behind_their_header() {
         let memory = domain.allocate(100).unwrap();
         let region = domain.register(memory, Access::LOCAL_WRITE).unwrap();
         let piece = |offset: usize, length| {
-            let slice = UserSlice {
-                address: memory.address + offset as u64,
-                length,
-            };
+            let slice = UserSlice::new(memory.address + offset as u64, length);
             (slice, region.local_key)
         };
         let pieces = [piece(0, HEADER + 3), piece(60, 40)];

@@ -64,10 +64,7 @@ fn exchange(device: &HwDevice, memory: &std::fs::File, descriptor: BorrowedFd<'_
     post_receive(&mut b);
     let buffer = a.acquire_buffer().unwrap();
     a.buffer_mut(buffer)[..4].copy_from_slice(b"head");
-    let payload = UserSlice {
-        address: ADDRESS + 110,
-        length: 4000,
-    };
+    let payload = UserSlice::new(ADDRESS + 110, 4000);
     let request = SendRequest {
         destination: to,
         buffer,
@@ -91,10 +88,7 @@ fn exchange(device: &HwDevice, memory: &std::fs::File, descriptor: BorrowedFd<'_
         let remote_region = b.register(remote, everything).unwrap();
         let rdma = RdmaRequest {
             destination: to,
-            local: UserSlice {
-                address: ADDRESS + 100,
-                length: 5000,
-            },
+            local: UserSlice::new(ADDRESS + 100, 5000),
             local_key: region.local_key,
             remote_address: remote.address,
             remote_key: remote_region.remote_key,

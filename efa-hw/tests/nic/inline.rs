@@ -155,10 +155,7 @@ fn short_writes_are_inside_of_their_entries() {
             a.flush();
             assert_eq!(wait(&mut [&mut a], 1)[0].status, Status::LocalInvalidLkey);
             let unknown = RdmaRequest {
-                local: UserSlice {
-                    address: 4096,
-                    length: 8,
-                },
+                local: UserSlice::new(4096, 8),
                 ..write(8, None)
             };
             a.post_write(&unknown, Doorbell::Ring).unwrap();

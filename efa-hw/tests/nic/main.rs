@@ -352,10 +352,7 @@ fn revoked_memory_is_out_of_reach_of_peers() {
         a.write_user(local.address, &[0x5A; 4096]).unwrap();
         let local_region = a.register(local, Access::LOCAL_WRITE).unwrap();
         let bytes: Box<[Cell<u8>]> = vec![Cell::new(0); 4096].into();
-        let remote = UserSlice {
-            address: bytes.as_ptr() as u64,
-            length: bytes.len(),
-        };
+        let remote = UserSlice::new(bytes.as_ptr() as u64, bytes.len());
         // SAFETY: `bytes` outlives the operations below, and may change through cells.
         unsafe { b.allow_user(remote) }.unwrap();
         let all = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -487,10 +484,7 @@ fn memory_that_nobody_handed_over_is_an_error() {
     with_device("memory_that_nobody_handed_over_is_an_error", |device| {
         let mut nic = open(&device);
         let buffer = nic.acquire_buffer().unwrap();
-        let nowhere = UserSlice {
-            address: 0xdead_0000,
-            length: 16,
-        };
+        let nowhere = UserSlice::new(0xdead_0000, 16);
         let fault = NicError::MemoryFault {
             address: 0xdead_0000,
             length: 16,

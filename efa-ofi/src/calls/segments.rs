@@ -124,10 +124,7 @@ pub(crate) unsafe fn local(
     descriptor: *mut c_void,
 ) -> Result<IoVec> {
     Ok(IoVec {
-        memory: UserSlice {
-            address: buffer.addr() as u64,
-            length,
-        },
+        memory: UserSlice::new(buffer.addr() as u64, length),
         // SAFETY: by the caller's contract.
         region: unsafe { region_of(descriptor) }?,
     })
@@ -147,10 +144,7 @@ pub(crate) unsafe fn local_list<C: ListedSegment>(
     count: usize,
     unit: usize,
 ) -> Result<Segments<IoVec>> {
-    let empty = IoVec::new(UserSlice {
-        address: 0,
-        length: 0,
-    });
+    let empty = IoVec::new(UserSlice::new(0, 0));
     // SAFETY: both lists by the caller's contract.
     unsafe {
         Segments::read(list, count, unit, empty, |index, segment, length| {
@@ -158,10 +152,7 @@ pub(crate) unsafe fn local_list<C: ListedSegment>(
                 true => std::ptr::null_mut(),
                 false => descriptors.add(index).read(),
             };
-            let memory = UserSlice {
-                address: segment.address(),
-                length,
-            };
+            let memory = UserSlice::new(segment.address(), length);
             let region = region_of(descriptor)?;
             Ok(IoVec { memory, region })
         })

@@ -141,10 +141,7 @@ unsafe extern "C" fn reg(
         // SAFETY: by the caller's contract.
         let domain: &Domain = unsafe { object(domain.cast()) }?;
         let registration = Registration {
-            memory: UserSlice {
-                address: buffer.addr() as u64,
-                length,
-            },
+            memory: UserSlice::new(buffer.addr() as u64, length),
             access,
             flags,
             context,

@@ -142,10 +142,7 @@ impl Operation {
             Area::Result => self.result,
             Area::Scratch => self.scratch.as_ptr().expose_provenance() as u64,
         };
-        UserSlice {
-            address: base.wrapping_add(piece.offset as u64),
-            length: piece.length,
-        }
+        UserSlice::new(base.wrapping_add(piece.offset as u64), piece.length)
     }
 
     /// The bytes of a piece.
@@ -293,10 +290,7 @@ impl Operation {
         message: &[u8],
         context: u64,
     ) -> Result<(), EndpointError> {
-        let message = UserSlice {
-            address: message.as_ptr().expose_provenance() as u64,
-            length: message.len(),
-        };
+        let message = UserSlice::new(message.as_ptr().expose_provenance() as u64, message.len());
         engine.send(SendArgs {
             tag: Some(notice_tag(self.tag)),
             flags: OperationFlags::INJECT,

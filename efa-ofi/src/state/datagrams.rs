@@ -117,10 +117,8 @@ impl Datagrams {
         let mut skipped = DATAGRAM_PREFIX;
         let sent = segments
             .try_for_each(|memory| {
-                let source = UserSlice {
-                    address: memory.address + skipped as u64,
-                    length: memory.length - skipped,
-                };
+                let source =
+                    UserSlice::new(memory.address + skipped as u64, memory.length - skipped);
                 let at = copied;
                 copied += source.length;
                 skipped = 0;
@@ -146,10 +144,7 @@ impl Datagrams {
         mut posted: PostedRequest,
     ) -> Result<usize> {
         check_prefix(buffer)?;
-        let empty = UserSlice {
-            address: 0,
-            length: 0,
-        };
+        let empty = UserSlice::new(0, 0);
         let mut pieces = [(empty, LocalKey(0)); efa_core::endpoint::IOV_LIMIT];
         let mut leases = Vec::new();
         let mut registered = Ok(());

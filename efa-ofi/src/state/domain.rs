@@ -379,7 +379,4 @@ fn unable(error: NicError) -> Errno {
 
 /// All memory that a program can have: the memory that libfabric's calls name is the application's
 /// responsibility.
-const USER_MEMORY: UserSlice = UserSlice {
-    address: 4096,
-    length: (1 << 47) - 2 * 4096,
-};
+const USER_MEMORY: UserSlice = UserSlice::new(4096, (1 << 47) - 2 * 4096);

@@ -352,10 +352,7 @@ impl NetworkState {
 
     /// The memory of a device that a request accesses, if it is registered for that.
     fn remote(&self, device: usize, request: &RdmaRequest, access: Access) -> Option<UserSlice> {
-        let memory = UserSlice {
-            address: request.remote_address,
-            length: request.local.length,
-        };
+        let memory = UserSlice::new(request.remote_address, request.local.length);
         let key = request.remote_key.0 as u32;
         let (region, allowed) = self.devices[device].regions.get(&key)?;
         let end = memory.address.checked_add(memory.length as u64)?;

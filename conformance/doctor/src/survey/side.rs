@@ -471,10 +471,7 @@ impl Opened {
             buffer,
             header_length: length,
             payload: payload.map(|memory| {
-                let slice = UserSlice {
-                    address: memory.address,
-                    length: memory.length,
-                };
+                let slice = UserSlice::new(memory.address, memory.length);
                 (slice, LocalKey(memory.local_key))
             }),
             immediate,
@@ -486,10 +483,7 @@ impl Opened {
     fn rdma(&self, request: &Rdma) -> RdmaRequest {
         RdmaRequest {
             destination: request.to.into(),
-            local: UserSlice {
-                address: request.local.address,
-                length: request.local.length,
-            },
+            local: UserSlice::new(request.local.address, request.local.length),
             local_key: LocalKey(request.local.local_key),
             remote_address: request.remote_address,
             remote_key: RemoteKey(request.remote_key),

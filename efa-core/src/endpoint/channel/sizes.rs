@@ -176,10 +176,7 @@ mod tests {
     fn single_request_writes_use_the_devices_immediate() {
         let sizes = sizes(100);
         let piece = IoVec {
-            memory: UserSlice {
-                address: 0,
-                length: 100,
-            },
+            memory: UserSlice::new(0, 100),
             region: None,
         };
         let remote = RemoteIoVec {

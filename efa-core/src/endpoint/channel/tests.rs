@@ -296,10 +296,7 @@ fn a_packet_beyond_its_peers_share_is_returned() {
 /// `count` pieces of memory that are not registered.
 fn pieces(count: usize) -> Vec<IoVec> {
     let piece = IoVec {
-        memory: UserSlice {
-            address: 0x1000,
-            length: 8,
-        },
+        memory: UserSlice::new(0x1000, 8),
         region: None,
     };
     vec![piece; count]

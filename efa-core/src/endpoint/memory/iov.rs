@@ -16,10 +16,7 @@ pub(crate) enum Iov {
 
 impl Iov {
     /// A buffer of no bytes.
-    pub(crate) const NONE: Iov = Iov::One(IoVec::new(UserSlice {
-        address: 0,
-        length: 0,
-    }));
+    pub(crate) const NONE: Iov = Iov::One(IoVec::new(UserSlice::new(0, 0)));
 
     /// Copies at most [`IOV_LIMIT`] pieces.
     ///
@@ -87,10 +84,7 @@ pub(crate) fn parts(pieces: &[IoVec], offset: u64, length: u64) -> impl Iterator
         }
         let take = left.min(available - skip);
         let part = IoVec {
-            memory: UserSlice {
-                address: piece.memory.address.wrapping_add(skip),
-                length: take as usize,
-            },
+            memory: UserSlice::new(piece.memory.address.wrapping_add(skip), take as usize),
             region: piece.region,
         };
         skip = 0;
@@ -229,12 +223,7 @@ mod tests {
         lengths
             .iter()
             .enumerate()
-            .map(|(index, length)| {
-                IoVec::new(UserSlice {
-                    address: 1000 * (index as u64 + 1),
-                    length: *length,
-                })
-            })
+            .map(|(index, length)| IoVec::new(UserSlice::new(1000 * (index as u64 + 1), *length)))
             .collect()
     }
 

@@ -55,10 +55,7 @@ mod tests {
             .iter()
             .enumerate()
             .map(|(index, length)| IoVec {
-                memory: UserSlice {
-                    address: 1000 * (index as u64 + 1),
-                    length: *length,
-                },
+                memory: UserSlice::new(1000 * (index as u64 + 1), *length),
                 region: Some(region),
             })
             .collect()

@@ -78,10 +78,7 @@ impl ExposedRegions {
 
     /// The local memory that a peer's request names, if the keys allow this access to all of it.
     pub(crate) fn memory(&self, pieces: &RmaIovs, access: Access) -> Option<Iov> {
-        let mut found = [IoVec::new(UserSlice {
-            address: 0,
-            length: 0,
-        }); IOV_LIMIT];
+        let mut found = [IoVec::new(UserSlice::new(0, 0)); IOV_LIMIT];
         let pieces = pieces.as_slice();
         for (piece, found) in pieces.iter().zip(&mut found) {
             let entry = self.0.get(&piece.key())?;
@@ -92,10 +89,7 @@ impl ExposedRegions {
             let is_useful =
                 access == Access::REMOTE_READ || entry.access.contains(Access::LOCAL_WRITE);
             *found = IoVec {
-                memory: UserSlice {
-                    address: piece.addr(),
-                    length: usize::try_from(piece.len()).ok()?,
-                },
+                memory: UserSlice::new(piece.addr(), usize::try_from(piece.len()).ok()?),
                 region: is_useful.then_some(entry.region),
             };
         }

@@ -140,10 +140,7 @@ mod tests {
         let mut nic = fake_nic(1);
         nic.carrier.memory = memory.to_vec();
         let mut one_sided = OneSided::default();
-        let memory = UserSlice {
-            address: 0,
-            length: memory.len(),
-        };
+        let memory = UserSlice::new(0, memory.len());
         let region = one_sided.exposed.register(&mut *nic, memory, access);
         (one_sided, nic, region.unwrap().remote_key.0)
     }

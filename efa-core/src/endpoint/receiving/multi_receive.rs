@@ -76,10 +76,7 @@ impl MultiBuffers {
         multi.incomplete += 1;
         multi.closed |= memory.length - multi.used < multi.min_free;
         let target = IoVec {
-            memory: UserSlice {
-                address,
-                length: taken,
-            },
+            memory: UserSlice::new(address, taken),
             region: multi.piece.region,
         };
         Some((Part { buffer, address }, target, multi.closed))
@@ -120,10 +117,7 @@ mod tests {
     use super::*;
 
     fn buffer(buffers: &mut MultiBuffers) -> MultiKey {
-        let memory = UserSlice {
-            address: 1000,
-            length: 100,
-        };
+        let memory = UserSlice::new(1000, 100);
         buffers.insert(IoVec::new(memory), 20)
     }
 

@@ -327,10 +327,7 @@ mod tests {
     }
 
     fn piece() -> IoVec {
-        IoVec::new(UserSlice {
-            address: 1000,
-            length: 100,
-        })
+        IoVec::new(UserSlice::new(1000, 100))
     }
 
     fn receive(context: u64, tag: Option<u64>, source: SourceFilter) -> NewReceive {

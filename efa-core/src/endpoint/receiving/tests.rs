@@ -27,10 +27,7 @@ fn any(tag: u64) -> Filter {
 
 /// A tagged receive of 100 bytes.
 fn tagged(context: u64, filter: Filter) -> NewReceive {
-    let memory = UserSlice {
-        address: 1000,
-        length: 100,
-    };
+    let memory = UserSlice::new(1000, 100);
     NewReceive {
         context,
         report_success: true,

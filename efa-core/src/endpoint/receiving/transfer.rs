@@ -466,10 +466,7 @@ mod tests {
             part: None,
         };
         let target = Iov::One(IoVec {
-            memory: UserSlice {
-                address: 1000,
-                length: capacity,
-            },
+            memory: UserSlice::new(1000, capacity),
             region: Some(Region {
                 local_key: LocalKey(1),
                 remote_key: RemoteKey(2),

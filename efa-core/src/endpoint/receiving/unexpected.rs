@@ -544,10 +544,7 @@ mod tests {
         let part = DeferredPart {
             ending: claim.ending(),
             message: claim.message,
-            target: IoVec::new(UserSlice {
-                address: 0,
-                length: 0,
-            }),
+            target: IoVec::new(UserSlice::new(0, 0)),
         };
         let DeferredOperation::Part(key) = messages.defer_part(peer, part) else {
             panic!("a message waits");

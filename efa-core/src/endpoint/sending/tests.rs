@@ -42,10 +42,7 @@ fn head() -> MessageHead {
 
 fn source(length: usize) -> Iov {
     Iov::One(IoVec {
-        memory: UserSlice {
-            address: 1000,
-            length,
-        },
+        memory: UserSlice::new(1000, length),
         region: Some(Region {
             local_key: LocalKey(1),
             remote_key: RemoteKey(2),

@@ -215,10 +215,7 @@ impl Rig {
 impl Program {
     pub(crate) fn piece(&self, offset: u64, length: usize) -> IoVec {
         IoVec {
-            memory: UserSlice {
-                address: self.memory.address + offset,
-                length,
-            },
+            memory: UserSlice::new(self.memory.address + offset, length),
             region: Some(self.region),
         }
     }

@@ -134,10 +134,7 @@ fn header_and_payload_make_one_packet() {
     let memory = host.allocate_from(b"..payload..").unwrap();
     let nic = pair.alice.nic();
     let region = nic.register(memory, Access::empty()).unwrap();
-    let payload = UserSlice {
-        address: memory.address + 2,
-        length: 7,
-    };
+    let payload = UserSlice::new(memory.address + 2, 7);
     for header_length in [7, 0] {
         let buffer = nic.acquire_buffer().unwrap();
         nic.buffer_mut(buffer)[..7].copy_from_slice(b"header+");

@@ -258,10 +258,10 @@ impl World {
             return Err(EndpointError::UnknownClaim);
         };
         let third = |index| {
-            [IoVec::new(UserSlice {
-                address: local + index * length as u64,
+            [IoVec::new(UserSlice::new(
+                local + index * length as u64,
                 length,
-            })]
+            ))]
         };
         let (result, comparand) = (third(1), third(2));
         match kind {

@@ -45,10 +45,7 @@ impl World {
         let mut pieces: Vec<IoVec> = (0..length)
             .step_by(part)
             .map(|start| IoVec {
-                memory: UserSlice {
-                    address: address + start as u64,
-                    length: part.min(length - start),
-                },
+                memory: UserSlice::new(address + start as u64, part.min(length - start)),
                 region,
             })
             .collect();
