@@ -51,11 +51,7 @@ static ALLOCATOR: CountingAllocator = CountingAllocator;
 
 /// The address of a host's endpoint.
 fn address(host: usize, qpn: u16) -> RawAddress {
-    RawAddress {
-        gid: gid(host + 1),
-        qpn: Qpn(qpn),
-        qkey: Qkey(host as u32 + 1),
-    }
+    RawAddress::new(gid(host + 1), Qpn(qpn), Qkey(host as u32 + 1))
 }
 
 const A: usize = 0;

@@ -42,11 +42,7 @@ pub(crate) fn fake_nic(packet_buffers: usize) -> FakeNic {
         vendor_part_id: 0xefa1,
         host_id: 0,
     };
-    let address = RawAddress {
-        gid: Gid([9; 16]),
-        qpn: Qpn(1),
-        qkey: Qkey(0x1234),
-    };
+    let address = RawAddress::new(Gid([9; 16]), Qpn(1), Qkey(0x1234));
     let fake = Fake {
         registered: Vec::new(),
         next_key: 1,

@@ -71,6 +71,14 @@ pub struct RawAddress {
     pub qkey: Qkey,
 }
 
+impl RawAddress {
+    /// The address of the queue pair `qpn` of the device with this GID.
+    #[inline]
+    pub const fn new(gid: Gid, qpn: Qpn, qkey: Qkey) -> Self {
+        RawAddress { gid, qpn, qkey }
+    }
+}
+
 /// The error of parsing a text that is not a [`RawAddress`].
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("`{0}` is not an address: write [GID]:QPN/0xQKEY, such as [fe80::1]:2/0x00000003")]

@@ -84,11 +84,7 @@ impl SimQueuePair {
         };
         let mut recv = RecvQueue::new(rings.recv, recv);
         recv.set_state(QpState::ReadyToSend);
-        let address = RawAddress {
-            gid: incarnation.host().gid(),
-            qpn: on_device.qpn(),
-            qkey,
-        };
+        let address = RawAddress::new(incarnation.host().gid(), on_device.qpn(), qkey);
         let mut attributes = NicAttributes {
             send_queue_depth: send.depth(),
             recv_queue_depth: recv.depth(),

@@ -87,11 +87,7 @@ impl HwQueuePair {
             generation,
             attributes,
             inline_writes: service.inline().writes,
-            address: RawAddress {
-                gid: device.gid(),
-                qpn,
-                qkey,
-            },
+            address: RawAddress::new(device.gid(), qpn, qkey),
             deferred: Vec::new(),
             doorbells: 0,
             receive_doorbells: 0,

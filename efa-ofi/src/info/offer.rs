@@ -157,11 +157,7 @@ fn fill(
     info.caps = caps;
     info.mode = of.mode;
     info.addr_format = FI_ADDR_EFA;
-    let own = RawAddress {
-        gid: device.gid(),
-        qpn: Qpn(0),
-        qkey: Qkey(0),
-    };
+    let own = RawAddress::new(device.gid(), Qpn(0), Qkey(0));
     (info.src_addr, info.src_addrlen) = allocate_bytes(&own.to_bytes());
     if let Some(destination) = destination.or(hints.destination) {
         (info.dest_addr, info.dest_addrlen) = allocate_bytes(&destination.to_bytes());

@@ -160,11 +160,7 @@ pub(crate) fn address_of(node: &str, service: Option<&str>) -> Result<RawAddress
     let qpn = qpn
         .parse()
         .map_err(|_| refuse(format!("service `{qpn}` is not a queue pair number")))?;
-    Ok(RawAddress {
-        gid: Gid::from(gid),
-        qpn: Qpn(qpn),
-        qkey: Qkey(0),
-    })
+    Ok(RawAddress::new(Gid::from(gid), Qpn(qpn), Qkey(0)))
 }
 
 /// Binds an event queue, which receives no events (`fi_av_bind`).

@@ -13,11 +13,7 @@ use super::device::{Buffers, TestDomain, TestNic, Transport};
 const MTU: usize = 1024;
 const DEPTH: usize = 256;
 
-const ADDRESS: RawAddress = RawAddress {
-    gid: Gid([7; 16]),
-    qpn: Qpn(1),
-    qkey: Qkey(2),
-};
+const ADDRESS: RawAddress = RawAddress::new(Gid([7; 16]), Qpn(1), Qkey(2));
 
 /// The device with its only queue pair. Its memory starts at address 0.
 pub type LoopbackNic = TestNic<Loopback>;

@@ -136,11 +136,7 @@ impl Network {
     /// Opens a device on host `host`, which determines the GID, with this queue pair number and
     /// Q-key.
     pub fn open(&self, host: u8, qpn: u16, qkey: u32, traits: DeviceTraits) -> NetworkNic {
-        let address = RawAddress {
-            gid: gid(host.into()),
-            qpn: Qpn(qpn),
-            qkey: Qkey(qkey),
-        };
+        let address = RawAddress::new(gid(host.into()), Qpn(qpn), Qkey(qkey));
         let mut state = self.0.borrow_mut();
         state.devices.push(DeviceState {
             address,

@@ -23,11 +23,7 @@ mod mutations;
 fn address(host: u8) -> RawAddress {
     let mut gid = [0; 16];
     gid[15] = host;
-    RawAddress {
-        gid: Gid(gid),
-        qpn: Qpn(host.into()),
-        qkey: Qkey(0x1000 + u32::from(host)),
-    }
+    RawAddress::new(Gid(gid), Qpn(host.into()), Qkey(0x1000 + u32::from(host)))
 }
 
 const A: u8 = 1;

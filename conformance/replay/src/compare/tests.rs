@@ -13,11 +13,7 @@ use super::*;
 fn address(host: u8, qpn: u16, qkey: u32) -> RawAddress {
     let mut gid = [0; 16];
     gid[15] = host;
-    RawAddress {
-        gid: Gid(gid),
-        qpn: Qpn(qpn),
-        qkey: Qkey(qkey),
-    }
+    RawAddress::new(Gid(gid), Qpn(qpn), Qkey(qkey))
 }
 
 fn recorded_addresses() -> Vec<RawAddress> {

@@ -45,11 +45,7 @@ pub(super) fn endpoint_addresses(trace: &Trace) -> Result<Vec<RawAddress>, Addre
         let frame = &trace.capture.frames[place];
         let endpoint = trace.endpoint_of[frame.interface];
         let name = &trace.scenario.endpoints[endpoint].name;
-        let seen = RawAddress {
-            gid: frame.source,
-            qpn: frame.header.source_qpn,
-            qkey: Qkey(0),
-        };
+        let seen = RawAddress::new(frame.source, frame.header.source_qpn, Qkey(0));
         match addresses[endpoint] {
             None => addresses[endpoint] = Some(seen),
             Some(known) if known == seen => {}

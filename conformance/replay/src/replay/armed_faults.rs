@@ -159,11 +159,7 @@ mod tests {
 
     use super::*;
 
-    const A: RawAddress = RawAddress {
-        gid: Gid([0xfe; 16]),
-        qpn: Qpn(3),
-        qkey: Qkey(1),
-    };
+    const A: RawAddress = RawAddress::new(Gid([0xfe; 16]), Qpn(3), Qkey(1));
     const B: RawAddress = RawAddress { qpn: Qpn(4), ..A };
 
     fn translated(rule: &str) -> Result<String, ArmError> {

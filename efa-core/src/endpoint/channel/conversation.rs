@@ -336,11 +336,7 @@ mod tests {
     /// The conversations of an endpoint that counts messages from 5 on, with one peer.
     fn conversations() -> (Peers<Conversation>, PeerId) {
         let mut peers = Peers::new(SeededHasher::new(1), MsgId(5));
-        let address = RawAddress {
-            gid: Gid([1; 16]),
-            qpn: Qpn(7),
-            qkey: Qkey(9),
-        };
+        let address = RawAddress::new(Gid([1; 16]), Qpn(7), Qkey(9));
         let addresses = peers.addresses_mut();
         let peer = addresses.insert(address, Ahn(3), true).unwrap();
         (peers, peer)

@@ -32,11 +32,7 @@ fn channel(config: EndpointConfig) -> (Channel<FakeNic>, PeerId) {
         ..config
     };
     let mut endpoint = Endpoint::new(fake_nic(8), config).unwrap();
-    let address = RawAddress {
-        gid: Gid([3; 16]),
-        qpn: Qpn(7),
-        qkey: Qkey(9),
-    };
+    let address = RawAddress::new(Gid([3; 16]), Qpn(7), Qkey(9));
     let peer = endpoint.insert_address(address).unwrap();
     (endpoint.channel, peer)
 }

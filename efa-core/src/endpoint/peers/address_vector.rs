@@ -181,11 +181,7 @@ impl AddressVector {
         let Some(ahn) = source.ahn else {
             // The device did not know the sender when the packet arrived. The address may have been
             // inserted since. If the device reports the GID, the address vector can look it up.
-            return self.find(&RawAddress {
-                gid: source.gid?,
-                qpn: source.qpn,
-                qkey: connid?.into(),
-            });
+            return self.find(&RawAddress::new(source.gid?, source.qpn, connid?.into()));
         };
         let mut candidate = self.current(ahn, source.qpn);
         let Some(connid) = connid else {
@@ -468,11 +464,7 @@ mod tests {
     fn address(host: u8, qpn: u16, qkey: u32) -> RawAddress {
         let mut gid = [0; 16];
         gid[15] = host;
-        RawAddress {
-            gid: Gid(gid),
-            qpn: Qpn(qpn),
-            qkey: Qkey(qkey),
-        }
+        RawAddress::new(Gid(gid), Qpn(qpn), Qkey(qkey))
     }
 
     fn from(ahn: u16, qpn: u16) -> Source {

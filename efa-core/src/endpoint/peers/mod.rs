@@ -149,11 +149,7 @@ mod tests {
     use crate::address::{Gid, Qkey, RawAddress};
 
     fn address(qpn: u16, qkey: u32) -> RawAddress {
-        RawAddress {
-            gid: Gid([1; 16]),
-            qpn: Qpn(qpn),
-            qkey: Qkey(qkey),
-        }
+        RawAddress::new(Gid([1; 16]), Qpn(qpn), Qkey(qkey))
     }
 
     #[test]

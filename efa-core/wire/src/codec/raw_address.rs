@@ -40,11 +40,7 @@ impl RawAddress {
     /// Reads an address; pad and reserved bytes are ignored.
     pub fn from_bytes(bytes: &[u8; Self::LEN]) -> Self {
         let raw: RawAddressBytes = zerocopy::transmute!(*bytes);
-        RawAddress {
-            gid: Gid(raw.gid),
-            qpn: Qpn(raw.qpn.get()),
-            qkey: Qkey(raw.connid.get()),
-        }
+        RawAddress::new(Gid(raw.gid), Qpn(raw.qpn.get()), Qkey(raw.connid.get()))
     }
 }
 
