@@ -691,11 +691,7 @@ impl<'a> HostileRun<'a> {
         let context = self.context();
         let memory = |offset: u64, length| IoVec::new(UserSlice::new(HOSTILE + offset, length));
         let whole = [memory(0, length)];
-        let remote = [RemoteIoVec {
-            address: 0x1000,
-            length: length as u64,
-            key: RemoteKey(9),
-        }];
+        let remote = [RemoteIoVec::new(0x1000, length as u64, RemoteKey(9))];
         let started = match kind {
             0 | 1 => self.dut.send(SendArgs {
                 peer,

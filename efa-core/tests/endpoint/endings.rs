@@ -96,11 +96,7 @@ impl Pair {
     }
 
     fn remote(&self, length: usize) -> RemoteIoVec {
-        RemoteIoVec {
-            address: MEMORY,
-            length: length as u64,
-            key: self.target.remote_key,
-        }
+        RemoteIoVec::new(MEMORY, length as u64, self.target.remote_key)
     }
 
     fn write(&mut self, flags: OperationFlags) -> Result<(), EndpointError> {

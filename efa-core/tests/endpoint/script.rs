@@ -18,11 +18,7 @@ pub(crate) fn memory(offset: u64, length: usize) -> IoVec {
 
 /// Memory of the peer.
 pub(crate) const fn peer_memory(address: u64, length: u64, key: u64) -> RemoteIoVec {
-    RemoteIoVec {
-        address,
-        length,
-        key: RemoteKey(key),
-    }
+    RemoteIoVec::new(address, length, RemoteKey(key))
 }
 
 /// A request header that carries the raw address of its sender.

@@ -161,11 +161,7 @@ pub(crate) unsafe fn local_list<C: ListedSegment>(
 
 /// A segment of a peer's memory.
 pub(crate) fn remote(address: u64, length: u64, key: u64) -> RemoteIoVec {
-    RemoteIoVec {
-        address,
-        length,
-        key: RemoteKey(key),
-    }
+    RemoteIoVec::new(address, length, RemoteKey(key))
 }
 
 /// Segments of a peer's memory, whose lengths are in units of `unit` bytes.

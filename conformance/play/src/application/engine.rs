@@ -471,9 +471,5 @@ fn completion(delivery_complete: bool) -> OperationFlags {
 }
 
 fn remote_piece(remote: Remote, length: usize) -> RemoteIoVec {
-    RemoteIoVec {
-        address: remote.address,
-        length: length as u64,
-        key: RemoteKey(remote.key),
-    }
+    RemoteIoVec::new(remote.address, length as u64, RemoteKey(remote.key))
 }

@@ -193,6 +193,18 @@ pub struct RemoteIoVec {
     pub key: RemoteKey,
 }
 
+impl RemoteIoVec {
+    /// The `length` bytes from `address` on.
+    #[inline]
+    pub const fn new(address: u64, length: u64, key: RemoteKey) -> Self {
+        RemoteIoVec {
+            address,
+            length,
+            key,
+        }
+    }
+}
+
 /// A write of a peer's memory.
 #[derive(Clone, Copy, Debug)]
 pub struct WriteArgs<'a> {

@@ -179,11 +179,7 @@ mod tests {
             memory: UserSlice::new(0, 100),
             region: None,
         };
-        let remote = RemoteIoVec {
-            address: 0,
-            length: 100,
-            key: RemoteKey(1),
-        };
+        let remote = RemoteIoVec::new(0, 100, RemoteKey(1));
         let write = |data: &[IoVec], cq_data, length| {
             let args = WriteArgs {
                 peer: PeerId::new(0, 0),

@@ -240,11 +240,7 @@ impl World {
             })
             .collect();
         if remote.is_empty() {
-            remote.push(RemoteIoVec {
-                address: operation.remote,
-                length: 0,
-                key,
-            });
+            remote.push(RemoteIoVec::new(operation.remote, 0, key));
         }
         let pieces = self.pieces(from, local, length, operation.buffer);
         let cq_data = operation.announces.then_some(number as u64);
