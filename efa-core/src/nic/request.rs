@@ -1,6 +1,6 @@
 //! Requests posted to a queue pair.
 
-use crate::address::{Ahn, Qkey, Qpn};
+use crate::address::{Ahn, Qkey, Qpn, RawAddress};
 
 use super::memory::{BufferId, LocalKey, RemoteKey, UserSlice};
 
@@ -13,6 +13,15 @@ pub struct Destination {
     pub qpn: Qpn,
     /// The Q-key of the peer's queue pair.
     pub qkey: Qkey,
+}
+
+impl Destination {
+    /// The queue pair at `address`, whose GID has the entry `ahn`.
+    #[inline]
+    pub const fn new(ahn: Ahn, address: RawAddress) -> Self {
+        let RawAddress { qpn, qkey, .. } = address;
+        Destination { ahn, qpn, qkey }
+    }
 }
 
 /// A packet to send: `header_length` bytes of a packet buffer, then optionally user memory.

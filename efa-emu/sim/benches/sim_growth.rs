@@ -194,11 +194,7 @@ fn run(hosts: usize) -> Result<Figures, Box<dyn Error>> {
                 None => program.nic.create_address_handle(to.gid)?,
             };
             handles.insert(peer, ahn);
-            program.peers.push(Destination {
-                ahn,
-                qpn: to.qpn,
-                qkey: to.qkey,
-            });
+            program.peers.push(Destination::new(ahn, to));
         }
         for _ in 0..256 {
             let buffer = program.nic.acquire_buffer().ok_or("no packet buffer")?;

@@ -30,7 +30,7 @@
 //! let to = bob.address();
 //! let ahn = alice.create_address_handle(to.gid)?;
 //! let request = SendRequest {
-//!     destination: Destination { ahn, qpn: to.qpn, qkey: to.qkey },
+//!     destination: Destination::new(ahn, to),
 //!     buffer,
 //!     header_length: 5,
 //!     payload: None,

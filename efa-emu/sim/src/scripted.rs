@@ -130,11 +130,7 @@ impl ScriptedPeer {
 
     /// The destination of requests to an address. Creates an address handle for its host if needed.
     pub fn destination(&mut self, to: RawAddress) -> Result<Destination, NicError> {
-        Ok(Destination {
-            ahn: self.know(to.gid)?,
-            qpn: to.qpn,
-            qkey: to.qkey,
-        })
+        Ok(Destination::new(self.know(to.gid)?, to))
     }
 
     /// Sends a packet, and returns the context of its completion.

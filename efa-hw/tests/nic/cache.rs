@@ -96,7 +96,7 @@ fn pair(device: &HwDevice) -> Option<(HwNic, HwNic, Destination)> {
         return None;
     }
     let ahn = a.create_address_handle(b.address().gid).unwrap();
-    let to = destination(ahn, b.address());
+    let to = Destination::new(ahn, b.address());
     Some((a, b, to))
 }
 

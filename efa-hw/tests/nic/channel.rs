@@ -47,7 +47,7 @@ fn a_completion_ends_the_sleep_whenever_it_comes() {
         |device| {
             let (mut a, mut b) = (open(&device), open_sleeping(&device));
             let ahn = a.create_address_handle(b.address().gid).unwrap();
-            let to = destination(ahn, b.address());
+            let to = Destination::new(ahn, b.address());
             for _ in 0..8 {
                 post_receive(&mut b);
             }
@@ -104,11 +104,11 @@ fn two_that_sleep_in_turn_lose_no_message() {
         |device| {
             const ROUNDS: u64 = 500;
             let (mut a, mut b) = (open_sleeping(&device), open_sleeping(&device));
-            let to_b = destination(
+            let to_b = Destination::new(
                 a.create_address_handle(b.address().gid).unwrap(),
                 b.address(),
             );
-            let to_a = destination(
+            let to_a = Destination::new(
                 b.create_address_handle(a.address().gid).unwrap(),
                 a.address(),
             );
@@ -176,7 +176,7 @@ fn a_descriptor_is_readable_after_a_completion() {
             };
             arm(&mut b);
             assert!(!readable(&b, 0));
-            send(&mut a, destination(ahn, b.address()), b"x", None, 1);
+            send(&mut a, Destination::new(ahn, b.address()), b"x", None, 1);
             assert!(readable(&b, 30_000));
             assert_eq!(wait(&mut [&mut b], 1).len(), 1);
             arm(&mut b);

@@ -55,7 +55,7 @@ fn datagrams_arrive_scattered_behind_their_header() {
         let buffer = domain.acquire_buffer().unwrap();
         domain.buffer_mut(buffer)[..8].copy_from_slice(b"datagram");
         let request = SendRequest {
-            destination: destination(ahn, to.address()),
+            destination: Destination::new(ahn, to.address()),
             buffer,
             header_length: 8,
             payload: None,
@@ -87,7 +87,7 @@ fn datagrams_arrive_scattered_behind_their_header() {
 
         // Other calls require SRD queue pairs.
         let access = RdmaRequest {
-            destination: destination(ahn, to.address()),
+            destination: Destination::new(ahn, to.address()),
             local: memory,
             local_key: LocalKey(0),
             remote_address: 0,

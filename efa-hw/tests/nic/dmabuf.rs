@@ -47,7 +47,7 @@ fn exchange(device: &HwDevice, memory: &std::fs::File, descriptor: BorrowedFd<'_
     let (mut a, mut b) = (open(device), open(device));
     let ahn = a.create_address_handle(b.address().gid).unwrap();
     b.create_address_handle(a.address().gid).unwrap();
-    let to = destination(ahn, b.address());
+    let to = Destination::new(ahn, b.address());
     let offset = 2 * PAGE + 100;
     let dmabuf = Dmabuf {
         descriptor,

@@ -8,7 +8,7 @@ fn errors_have_verb_and_device_code() {
         let (mut a, mut b) = (open(&device), open(&device));
         let ahn = a.create_address_handle(b.address().gid).unwrap();
         b.create_address_handle(a.address().gid).unwrap();
-        let to = destination(ahn, b.address());
+        let to = Destination::new(ahn, b.address());
         let qpn = a.address().qpn;
         let one = |a: &mut HwNic, expected: (&str, Status, u32)| {
             let errors = a.take_errors();

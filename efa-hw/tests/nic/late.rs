@@ -50,7 +50,7 @@ fn a_late_completion_ends_nothing(device: &HwDevice) {
     let mut first = domain.create_queue_pair(queue, &CONFIG).unwrap();
     let qpn = first.address().qpn;
     let ahn = domain.create_address_handle(first.address().gid).unwrap();
-    let to = destination(ahn, first.address());
+    let to = Destination::new(ahn, first.address());
 
     // The device writes both completions together; the second one stays in the queue.
     let buffers = [(); 2].map(|()| domain.acquire_buffer().unwrap());

@@ -13,7 +13,7 @@ mod late;
 mod receives;
 mod unfit;
 
-use efa_core::address::{Ahn, Qkey, Qpn, RawAddress};
+use efa_core::address::{Qkey, Qpn};
 use efa_core::nic::{
     Access, BufferId, Completion, CompletionKind, CompletionQueueId, Destination, Device,
     DeviceCaps, Domain, Doorbell, Nic, NicError, PolledNic, QueuePair, RdmaRequest, SendRequest,
@@ -33,14 +33,6 @@ fn open(device: &HwDevice) -> HwNic {
         ..NicConfig::default()
     };
     device.open_nic(config).expect("the queue pair opens")
-}
-
-fn destination(ahn: Ahn, address: RawAddress) -> Destination {
-    Destination {
-        ahn,
-        qpn: address.qpn,
-        qkey: address.qkey,
-    }
 }
 
 /// Polls every nic until the first one has `count` completions.
@@ -121,7 +113,7 @@ fn packets_arrive_whole_from_inline_size_to_mtu() {
     with_device("packets_arrive_whole_from_inline_size_to_mtu", |device| {
         let (mut a, mut b) = (open(&device), open(&device));
         let ahn = a.create_address_handle(b.address().gid).unwrap();
-        let to = destination(ahn, b.address());
+        let to = Destination::new(ahn, b.address());
         let mtu = a.attributes().mtu;
         for (context, length) in [0, 1, 32, 33, 64, 4096, mtu].into_iter().enumerate() {
             let bytes: Vec<u8> = (0..length)
@@ -177,7 +169,7 @@ fn a_shared_device_is_opened_once() {
         let ahn = sender
             .create_address_handle(receiver.address().gid)
             .unwrap();
-        let to = destination(ahn, receiver.address());
+        let to = Destination::new(ahn, receiver.address());
         post_receive(&mut receiver);
         send(&mut sender, to, b"hello", None, 1);
         let received = wait(&mut [&mut receiver], 1);
@@ -202,7 +194,7 @@ fn the_payload_is_gathered_from_registered_user_memory() {
             a.buffer_mut(buffer)[..8].copy_from_slice(b"header..");
             a.post_send(
                 &SendRequest {
-                    destination: destination(ahn, b.address()),
+                    destination: Destination::new(ahn, b.address()),
                     buffer,
                     header_length: 8,
                     payload: Some((
@@ -236,7 +228,7 @@ fn senders_are_named_once_in_the_address_book() {
         let ahn = a.create_address_handle(b.address().gid).unwrap();
         assert_eq!(a.create_address_handle(b.address().gid).unwrap(), ahn);
         a.destroy_address_handle(ahn).unwrap();
-        let to = destination(ahn, b.address());
+        let to = Destination::new(ahn, b.address());
         for _ in 0..2 {
             post_receive(&mut b);
         }
@@ -301,7 +293,7 @@ fn immediates_arrive_with_and_without_a_receive() {
             a.write_user(local.address, &pattern).unwrap();
             let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
             let request = RdmaRequest {
-                destination: destination(ahn, b.address()),
+                destination: Destination::new(ahn, b.address()),
                 local,
                 local_key: a.register(local, Access::empty()).unwrap().local_key,
                 remote_address: remote.address,
@@ -359,7 +351,7 @@ fn revoked_memory_is_out_of_reach_of_peers() {
         let remote_region = b.register(remote, all).unwrap();
         let write = |a: &mut HwNic, b: &mut HwNic, context| {
             let request = RdmaRequest {
-                destination: destination(ahn, b.address()),
+                destination: Destination::new(ahn, b.address()),
                 local,
                 local_key: local_region.local_key,
                 remote_address: remote.address,
@@ -402,7 +394,7 @@ fn buffers_that_are_added_carry_packets_too() {
             post_receive(&mut b);
         }
         assert_eq!(b.acquire_buffer(), None);
-        let to = destination(ahn, b.address());
+        let to = Destination::new(ahn, b.address());
         let large = vec![7; a.attributes().mtu];
         for (context, bytes) in [&b"first"[..], b"second", &large].into_iter().enumerate() {
             send(&mut a, to, bytes, None, context as u64);
@@ -434,7 +426,7 @@ fn full_queues_and_pools_push_back() {
         let mut a = device.open_nic(config).unwrap();
         let mut b = device.open_nic(config).unwrap();
         let ahn = a.create_address_handle(b.address().gid).unwrap();
-        let to = destination(ahn, b.address());
+        let to = Destination::new(ahn, b.address());
         for _ in 0..4 {
             post_receive(&mut b);
         }

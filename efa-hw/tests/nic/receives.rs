@@ -14,7 +14,7 @@ fn many_receives_are_posted_with_few_doorbells() {
             };
             let (mut a, mut b) = (open(&device), device.open_nic(config).unwrap());
             let ahn = a.create_address_handle(b.address().gid).unwrap();
-            let to = destination(ahn, b.address());
+            let to = Destination::new(ahn, b.address());
             let mut buffers: Vec<BufferId> = std::iter::from_fn(|| b.acquire_buffer()).collect();
             assert_eq!(buffers.len(), 64);
             let all = buffers.clone();

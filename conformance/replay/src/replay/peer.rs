@@ -78,11 +78,7 @@ impl<N: HostNic> Peer<N> {
         Ok(Peer {
             endpoint,
             nic,
-            to: Destination {
-                ahn,
-                qpn: dut.qpn,
-                qkey: dut.qkey,
-            },
+            to: Destination::new(ahn, dut),
             headerless: None,
             to_headerless: None,
             in_flight: 0,
@@ -125,11 +121,7 @@ impl<N: HostNic> Peer<N> {
 
     /// Sets the endpoint under test's address for messages without a header.
     pub fn sends_headerless_to(&mut self, address: RawAddress) {
-        self.to_headerless = Some(Destination {
-            qpn: address.qpn,
-            qkey: address.qkey,
-            ..self.to
-        });
+        self.to_headerless = Some(Destination::new(self.to.ahn, address));
     }
 
     /// Whether all sent packets have arrived.
