@@ -6,9 +6,7 @@ use efa_capture::frame::{Frame, FrameKind, Repr};
 use efa_capture::{CaptureTap, Direction, Interface, InterfaceId, Writer};
 use efa_core::address::{Qkey, Qpn, RawAddress};
 use efa_core::nic::Status;
-use efa_core::wire::{
-    Connid, ExtraFeatures, Handshake, RawAddressHeader, Repr as PacketRepr, ReqOptions,
-};
+use efa_core::wire::{Connid, ExtraFeatures, Handshake, Repr as PacketRepr, ReqOptions};
 use efa_testing::addresses::gid;
 
 /// One of the two endpoints. The capture is that of `A`.
@@ -42,18 +40,12 @@ impl End {
 
     /// The options of a request before the peer's handshake has come.
     pub fn unknown(self) -> ReqOptions {
-        ReqOptions {
-            raw_address: Some(RawAddressHeader::new(self.address())),
-            ..ReqOptions::default()
-        }
+        ReqOptions::with_raw_address(self.address())
     }
 
     /// The options of a request afterwards.
     pub fn known(self) -> ReqOptions {
-        ReqOptions {
-            connid: Some(self.connid()),
-            ..ReqOptions::default()
-        }
+        ReqOptions::with_connid(self.connid())
     }
 }
 

@@ -19,8 +19,8 @@ use efa_check::check::Judge;
 use efa_testing::addresses::gid;
 use efa_wire::address::{Qkey, Qpn, RawAddress};
 use efa_wire::{
-    Connid, Cts, CtsData, EagerRtm, ExtraFeatures, Handshake, LongctsRtm, MsgId, RawAddressHeader,
-    Receipt, RecvId, ReqOptions, SendId,
+    Connid, Cts, CtsData, EagerRtm, ExtraFeatures, Handshake, LongctsRtm, MsgId, Receipt, RecvId,
+    ReqOptions, SendId,
 };
 
 static LIVE: AtomicUsize = AtomicUsize::new(0);
@@ -141,14 +141,8 @@ impl<W: io::Write> Traffic<W> {
     }
 
     fn begin(&mut self, with: usize) {
-        let introduction = ReqOptions {
-            raw_address: Some(RawAddressHeader::new(address(A, OF_A))),
-            ..ReqOptions::default()
-        };
-        let first = EagerRtm {
-            options: introduction,
-            ..EagerRtm::default()
-        };
+        let introduction = ReqOptions::with_raw_address(address(A, OF_A));
+        let first = EagerRtm::new(MsgId(0), introduction);
         self.send(A, with, &first, 5);
         for from in [B, A] {
             let handshake = Handshake {
@@ -171,10 +165,8 @@ impl<W: io::Write> Traffic<W> {
             ..ReqOptions::default()
         };
         let eager = EagerRtm {
-            msg_id: MsgId(msg_id),
             receipt: Some(SendId(msg_id % 64)),
-            options,
-            ..EagerRtm::default()
+            ..EagerRtm::new(MsgId(msg_id), options)
         };
         self.send(A, with, &eager, data);
         let receipt = Receipt {

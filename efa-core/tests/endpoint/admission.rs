@@ -9,7 +9,7 @@ use efa_core::wire::{
     ReqOptions, RmaIov, RmaIovs, Rtr, RtrKind, SendId,
 };
 
-use crate::script::{Script, config, connected_with, memory, raw_address_of, traits};
+use crate::script::{Script, config, connected_with, memory, traits};
 use efa_testing::nic::MEMORY;
 
 const LENGTH: u64 = 3000;
@@ -28,7 +28,7 @@ impl OtherPeer {
     }
 
     fn options(self) -> ReqOptions {
-        raw_address_of(self.0)
+        ReqOptions::with_raw_address(self.0)
     }
 
     fn send(self, script: &mut Script, header: &impl Repr, payload: &[u8]) {

@@ -226,10 +226,7 @@ fn all_64_bits_of_cq_data_arrive() {
         let mut options = script.raw_address();
         options.cq_data = Some(DATA);
         if length == 8 {
-            let message = EagerRtm {
-                options,
-                ..EagerRtm::default()
-            };
+            let message = EagerRtm::new(MsgId(0), options);
             script.send(&message, &[1; 8]);
         } else {
             for seg_offset in [0, 300] {
@@ -277,11 +274,7 @@ fn data_lands_after_headers_of_any_length() {
     ];
     for (msg_id, options) in headers.into_iter().enumerate() {
         script.recv(100, 16, 1);
-        let message = EagerRtm {
-            msg_id: MsgId(msg_id as u32),
-            options,
-            ..EagerRtm::default()
-        };
+        let message = EagerRtm::new(MsgId(msg_id as u32), options);
         let text = format!("the same place {msg_id}");
         script.send(&message, text.as_bytes());
         assert_eq!(script.completion().length, 16, "{options:?}");

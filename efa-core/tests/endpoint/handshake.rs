@@ -8,7 +8,7 @@ use efa_core::wire::{
     RawAddressHeader, ReadNack, Repr, ReqOptions,
 };
 
-use crate::script::{Script, config, memory, peer_memory, raw_address_of, traits};
+use crate::script::{Script, config, memory, peer_memory, traits};
 use efa_testing::nic::{DeviceTraits, MEMORY};
 
 const MODERN: ExtraFeatures = ExtraFeatures::DELIVERY_COMPLETE.union(ExtraFeatures::CONNID_HEADER);
@@ -291,10 +291,7 @@ fn an_address_of_somebody_else_is_refused() {
     let foreign = |script: &Script, change: fn(&mut RawAddress)| {
         let mut address = script.peer_address();
         change(&mut address);
-        EagerRtm {
-            options: raw_address_of(address),
-            ..EagerRtm::default()
-        }
+        EagerRtm::new(MsgId(0), ReqOptions::with_raw_address(address))
     };
     let mut script = Script::new();
     // The address in the packet differs from the queue pair that the device reports.
@@ -323,10 +320,7 @@ fn self_introduced_peers_are_bounded() {
     for qkey in 0..10 {
         let mut address = script.peer_address();
         address.qkey = Qkey(qkey);
-        let eager = EagerRtm {
-            options: raw_address_of(address),
-            ..EagerRtm::default()
-        };
+        let eager = EagerRtm::new(MsgId(0), ReqOptions::with_raw_address(address));
         script.send(&eager, b"x");
     }
     // Messages of the first three wait for receives.
@@ -351,11 +345,7 @@ fn the_longest_silent_peer_is_evicted() {
             qkey: Qkey(client.into()),
             ..script.peer_address()
         };
-        let eager = EagerRtm {
-            msg_id: MsgId(msg_id),
-            options: raw_address_of(address),
-            ..EagerRtm::default()
-        };
+        let eager = EagerRtm::new(MsgId(msg_id), ReqOptions::with_raw_address(address));
         let source = Source {
             qpn: address.qpn,
             ..script.source()
@@ -413,10 +403,7 @@ fn queue_pair_owners_do_not_displace_others() {
             qkey: Qkey(qkey),
             ..script.peer_address()
         };
-        let eager = EagerRtm {
-            options: raw_address_of(address),
-            ..EagerRtm::default()
-        };
+        let eager = EagerRtm::new(MsgId(0), ReqOptions::with_raw_address(address));
         let source = Source {
             qpn: Qpn(qpn),
             ..script.source()
@@ -449,14 +436,12 @@ fn packets_never_reach_a_later_incarnation() {
     let mut script = Script::new();
     let old = script.insert_peer();
     let mut address = script.peer_address();
-    let eager = |address: RawAddress, msg_id, connid: bool| EagerRtm {
-        msg_id: MsgId(msg_id),
-        options: ReqOptions {
-            raw_address: (!connid).then_some(RawAddressHeader::new(address)),
-            connid: connid.then_some(address.qkey.into()),
-            ..ReqOptions::default()
-        },
-        ..EagerRtm::default()
+    let eager = |address: RawAddress, msg_id, connid: bool| {
+        let options = match connid {
+            true => ReqOptions::with_connid(address.qkey.into()),
+            false => ReqOptions::with_raw_address(address),
+        };
+        EagerRtm::new(MsgId(msg_id), options)
     };
     script.send(&eager(address, 0, false), b"old 0");
     // The new owner of the number speaks first ...
@@ -516,7 +501,7 @@ fn features_await_the_handshake_an_empty_write_requests() {
     assert_eq!(
         packet.header,
         Header::EagerRtw(EagerRtw {
-            options: raw_address_of(script.dut.address()),
+            options: ReqOptions::with_raw_address(script.dut.address()),
             ..EagerRtw::default()
         })
     );

@@ -4,12 +4,13 @@ use efa_core::endpoint::*;
 use efa_core::nic::{Domain, Status};
 use efa_core::wire::fields::fields_of;
 use efa_core::wire::{
-    AtomRsp, Cts, CtsData, EagerRtw, Eor, ExtraFeatures, LongctsRtm, MediumRtm, MsgId, OpeType,
-    PeerError, ReadNack, ReadRsp, Receipt, RecvId, Repr, RmaIov, RmaIovs, RuntreadRtm, SendId,
+    AtomRsp, Connid, Cts, CtsData, EagerRtm, EagerRtw, Eor, ExtraFeatures, LongctsRtm, MediumRtm,
+    MsgId, OpeType, PeerError, ReadNack, ReadRsp, Receipt, RecvId, Repr, ReqOptions, RmaIov,
+    RmaIovs, RuntreadRtm, SendId,
 };
 
 use crate::abandoned::{Subprotocol, TOLD};
-use crate::script::{MODERN, Script, connected, connid_of, memory, peer_memory, traits};
+use crate::script::{MODERN, Script, connected, memory, peer_memory, traits};
 use efa_testing::nic::{DeviceTraits, MEMORY};
 
 #[test]
@@ -161,10 +162,7 @@ impl Script {
     /// Length of the header of an untagged LONGCTS request with a connection id.
     fn long_cts_header(&self) -> u16 {
         let header = LongctsRtm {
-            options: efa_core::wire::ReqOptions {
-                connid: Some(efa_core::wire::Connid(0)),
-                ..efa_core::wire::ReqOptions::default()
-            },
+            options: ReqOptions::with_connid(Connid(0)),
             ..LongctsRtm::default()
         };
         header.header_len() as u16
@@ -404,10 +402,9 @@ impl Script {
         let address = self.dut.lookup_address(other).unwrap();
         self.post_recv(SourceFilter::Peer(other), Some(42), memory(0, 16), 4242)
             .unwrap();
-        let eager = efa_core::wire::EagerRtm {
+        let eager = EagerRtm {
             tag: Some(42),
-            options: connid_of(address),
-            ..efa_core::wire::EagerRtm::default()
+            ..EagerRtm::new(MsgId(0), ReqOptions::with_connid(address.qkey.into()))
         };
         let mut source = self.source();
         source.qpn = address.qpn;
@@ -528,9 +525,9 @@ fn protected_memory_is_not_touched() {
         let iovs = [RmaIov::new(address, length as u64, key)];
         let header = EagerRtw {
             rma_iov: RmaIovs::new(&iovs).unwrap(),
-            options: efa_core::wire::ReqOptions {
+            options: ReqOptions {
                 connid,
-                ..efa_core::wire::ReqOptions::default()
+                ..ReqOptions::default()
             },
             ..EagerRtw::default()
         };

@@ -6,8 +6,7 @@ use efa_core::address::RawAddress;
 use efa_core::endpoint::*;
 use efa_core::nic::{DeviceCaps, RemoteKey, Source, UserSlice};
 use efa_core::wire::{
-    Connid, EagerRtm, ExtraFeatures, Handshake, Header, MediumRtm, MsgId, Packet, RawAddressHeader,
-    Repr, ReqOptions,
+    Connid, EagerRtm, ExtraFeatures, Handshake, Header, MediumRtm, MsgId, Packet, Repr, ReqOptions,
 };
 
 use efa_testing::nic::{DeviceTraits, MEMORY, Network, NetworkNic};
@@ -19,22 +18,6 @@ pub(crate) fn memory(offset: u64, length: usize) -> IoVec {
 /// Memory of the peer.
 pub(crate) const fn peer_memory(address: u64, length: u64, key: u64) -> RemoteIoVec {
     RemoteIoVec::new(address, length, RemoteKey(key))
-}
-
-/// A request header that carries the raw address of its sender.
-pub(crate) fn raw_address_of(address: RawAddress) -> ReqOptions {
-    ReqOptions {
-        raw_address: Some(RawAddressHeader::new(address)),
-        ..ReqOptions::default()
-    }
-}
-
-/// The same by the connection id.
-pub(crate) fn connid_of(address: RawAddress) -> ReqOptions {
-    ReqOptions {
-        connid: Some(address.qkey.into()),
-        ..ReqOptions::default()
-    }
 }
 
 /// The endpoint under test is device 0. The peer is device 1, which is driven only by the script.
@@ -147,20 +130,16 @@ impl Script {
     }
 
     pub(crate) fn raw_address(&self) -> ReqOptions {
-        raw_address_of(self.peer_address())
+        ReqOptions::with_raw_address(self.peer_address())
     }
 
     /// The headers of a peer that has its HANDSHAKE: the connection id instead of the address.
     pub(crate) fn by_connid(&self) -> ReqOptions {
-        connid_of(self.peer_address())
+        ReqOptions::with_connid(self.peer_address().qkey.into())
     }
 
     pub(crate) fn eager(&self, msg_id: u32) -> EagerRtm {
-        EagerRtm {
-            msg_id: MsgId(msg_id),
-            options: self.raw_address(),
-            ..EagerRtm::default()
-        }
+        EagerRtm::new(MsgId(msg_id), self.raw_address())
     }
 
     /// A segment of a message of `msg_length` bytes.

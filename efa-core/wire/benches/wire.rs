@@ -11,8 +11,7 @@ use criterion::Criterion;
 use efa_testing::heap::{self, CountingHeap};
 use efa_wire::address::{Gid, Qkey, Qpn, RawAddress};
 use efa_wire::{
-    Connid, CtsData, EagerRtm, ExtraFeatures, Handshake, MsgId, Packet, RawAddressHeader, RecvId,
-    Repr, ReqOptions,
+    Connid, CtsData, EagerRtm, ExtraFeatures, Handshake, MsgId, Packet, RecvId, Repr, ReqOptions,
 };
 use smoltcp::phy::ChecksumCapabilities;
 use smoltcp::wire::{
@@ -130,23 +129,15 @@ fn nanoseconds(work: &mut dyn FnMut()) -> f64 {
 
 fn main() {
     let eager = EagerRtm {
-        msg_id: MsgId(7),
         tag: Some(0x1234),
-        options: ReqOptions {
-            connid: Some(Connid(0x1234_5678)),
-            ..ReqOptions::default()
-        },
-        ..EagerRtm::default()
+        ..EagerRtm::new(MsgId(7), ReqOptions::with_connid(Connid(0x1234_5678)))
     };
     let first_eager = EagerRtm {
-        options: ReqOptions {
-            raw_address: Some(RawAddressHeader::new(RawAddress {
-                gid: Gid([0xfe; 16]),
-                qpn: Qpn(7),
-                qkey: Qkey(8),
-            })),
-            ..ReqOptions::default()
-        },
+        options: ReqOptions::with_raw_address(RawAddress {
+            gid: Gid([0xfe; 16]),
+            qpn: Qpn(7),
+            qkey: Qkey(8),
+        }),
         ..eager
     };
     let payload = [0xAA; 64];

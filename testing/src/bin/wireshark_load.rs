@@ -90,10 +90,8 @@ impl<W: Write> Load<W> {
                 let msg_id = self.next_id(from);
                 let tag = Some(u64::from(msg_id.0));
                 let eager = EagerRtm {
-                    msg_id,
                     tag,
-                    options,
-                    ..EagerRtm::default()
+                    ..EagerRtm::new(msg_id, options)
                 };
                 self.send(from, eager, &DATA[..64]);
             }

@@ -17,10 +17,7 @@ fn wireshark() -> PathBuf {
 
 fn talk() -> Vec<u8> {
     let mut talk = Talk::acquainted(ExtraFeatures::RDMA_READ);
-    let eager = EagerRtm {
-        options: End::A.known(),
-        ..EagerRtm::default()
-    };
+    let eager = EagerRtm::new(MsgId(0), End::A.known());
     talk.packet(End::A, &eager, &[0; 64]);
     let late = EagerRtm {
         msg_id: MsgId(3),

@@ -12,8 +12,8 @@ use efa_core::rules::{Chapter, RULES};
 use efa_core::wire::{
     AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, CtsFlags, EagerRtm, EagerRtw, Eor,
     ExtraFeatures, Handshake, Header, LongctsRtm, LongreadRtm, LongreadRtw, MediumRtm, MsgId,
-    OpeType, PeerError, RawAddressHeader, ReadNack, ReadRsp, Receipt, RecvId, Repr as _, ReqFlags,
-    ReqOptions, RmaIov, RmaIovs, Rta, RtaKind, Rtr, RtrKind, RuntreadRtm, SendId, UserRecvQp,
+    OpeType, PeerError, ReadNack, ReadRsp, Receipt, RecvId, Repr as _, ReqFlags, ReqOptions,
+    RmaIov, RmaIovs, Rta, RtaKind, Rtr, RtrKind, RuntreadRtm, SendId, UserRecvQp,
 };
 use efa_device_model::link::RemoteRange;
 use efa_testing::pattern;
@@ -205,12 +205,7 @@ fn read<const N: usize>(talk: &mut Talk, memory: RmaIov, parts: [&[u8]; N]) -> (
 }
 
 fn eager(from: End, msg_id: u32) -> Header {
-    EagerRtm {
-        msg_id: MsgId(msg_id),
-        options: from.known(),
-        ..EagerRtm::default()
-    }
-    .into()
+    EagerRtm::new(MsgId(msg_id), from.known()).into()
 }
 
 fn longcts(from: End, msg_id: u32, length: u64) -> LongctsRtm {
@@ -312,10 +307,7 @@ fn medium_messages_reorder_and_wait_their_turn() {
 fn packets_show_both_ends_announced_features() {
     let Some(tshark) = Tshark::find() else { return };
     let mut talk = Talk::new();
-    let first = EagerRtm {
-        options: End::A.unknown(),
-        ..EagerRtm::default()
-    };
+    let first = EagerRtm::new(MsgId(0), End::A.unknown());
     let first = talk.packet(End::A, &first, b"x");
     let of_b = ExtraFeatures::RDMA_READ.union(ExtraFeatures::READ_NACK);
     let from_b = talk.handshake(End::B, of_b);
@@ -745,10 +737,7 @@ fn both_ends_of_merged_captures_are_separate() {
 fn offender() -> (Talk, Vec<(u32, &'static str)>) {
     let mut broken = Vec::new();
     let mut talk = Talk::new();
-    let first = EagerRtm {
-        options: End::A.unknown(),
-        ..EagerRtm::default()
-    };
+    let first = EagerRtm::new(MsgId(0), End::A.unknown());
     talk.packet(End::A, &first, b"hello");
     let mut breaks = |frame, rules: &[&'static str]| {
         broken.extend(rules.iter().map(|rule| (frame, *rule)));
@@ -760,18 +749,14 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
     };
     breaks(talk.packet(End::A, &anonymous, b""), &["raw-address-first"]);
     let dc = EagerRtm {
-        msg_id: MsgId(2),
         receipt: Some(SendId(1)),
-        options: End::A.unknown(),
-        ..EagerRtm::default()
+        ..EagerRtm::new(MsgId(2), End::A.unknown())
     };
     breaks(talk.packet(End::A, &dc, b""), &["feature-early"]);
     talk.handshake(End::B, ExtraFeatures::READ_NACK);
     let dc = EagerRtm {
-        msg_id: MsgId(3),
         receipt: Some(SendId(1)),
-        options: End::A.known(),
-        ..EagerRtm::default()
+        ..EagerRtm::new(MsgId(3), End::A.known())
     };
     breaks(talk.packet(End::A, &dc, b""), &["feature-announced"]);
     let handshake = Handshake {
@@ -781,15 +766,8 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
     breaks(talk.packet(End::A, &handshake, b""), &["device-version"]);
     breaks(talk.handshake(End::A, ALL), &["handshake-once"]);
 
-    let stale = ReqOptions {
-        connid: Some(Connid(0xbad)),
-        ..ReqOptions::default()
-    };
-    let stale = EagerRtm {
-        msg_id: MsgId(4),
-        options: stale,
-        ..EagerRtm::default()
-    };
+    let stale = ReqOptions::with_connid(Connid(0xbad));
+    let stale = EagerRtm::new(MsgId(4), stale);
     breaks(talk.packet(End::A, &stale, b""), &["connid-true"]);
     breaks(
         talk.packet(End::A, &eager(End::A, 4), b""),
@@ -892,14 +870,7 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         qpn: Qpn(99),
         ..End::A.address()
     };
-    let liar = EagerRtm {
-        msg_id: MsgId(12),
-        options: ReqOptions {
-            raw_address: Some(RawAddressHeader::new(liar)),
-            ..ReqOptions::default()
-        },
-        ..EagerRtm::default()
-    };
+    let liar = EagerRtm::new(MsgId(12), ReqOptions::with_raw_address(liar));
     breaks(
         talk.packet(End::A, &liar, b""),
         &["msg-id-ahead", "raw-address-true"],
@@ -947,11 +918,7 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         ..CtsData::default()
     };
     breaks(talk.packet(End::A, &short, b"four"), &["packet-form"]);
-    let mut odd = EagerRtm {
-        msg_id: MsgId(6),
-        options: End::A.known(),
-        ..EagerRtm::default()
-    };
+    let mut odd = EagerRtm::new(MsgId(6), End::A.known());
     odd.options.flags = ReqFlags::from_bits_retain(0x400);
     breaks(talk.packet(End::A, &odd, b""), &["unknown-flags"]);
     let handshake = [
@@ -970,11 +937,7 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         connid: Some(End::A.connid()),
         ..End::A.unknown()
     };
-    let both = EagerRtm {
-        msg_id: MsgId(9),
-        options: both,
-        ..EagerRtm::default()
-    };
+    let both = EagerRtm::new(MsgId(9), both);
     breaks(talk.packet(End::A, &both, b""), &["one-identity"]);
     let eor = Eor {
         send_id: SendId(7),
@@ -1007,14 +970,8 @@ fn offender() -> (Talk, Vec<(u32, &'static str)>) {
         qkey: Qkey(0x7777),
         ..End::A.address()
     };
-    let options = ReqOptions {
-        raw_address: Some(RawAddressHeader::new(new)),
-        ..ReqOptions::default()
-    };
-    let new = EagerRtm {
-        options,
-        ..EagerRtm::default()
-    };
+    let options = ReqOptions::with_raw_address(new);
+    let new = EagerRtm::new(MsgId(0), options);
     let mut packet = vec![0; new.header_len()];
     new.emit(&mut packet).unwrap();
     breaks(

@@ -166,11 +166,7 @@ fn options(raw: Option<u8>, id: Option<u8>) -> ReqOptions {
 }
 
 fn eager(msg_id: u32, raw: Option<u8>, id: Option<u8>) -> EagerRtm {
-    EagerRtm {
-        msg_id: MsgId(msg_id),
-        options: options(raw, id),
-        ..EagerRtm::default()
-    }
+    EagerRtm::new(MsgId(msg_id), options(raw, id))
 }
 
 fn handshake(features: ExtraFeatures, host: u8) -> Handshake {
@@ -527,10 +523,7 @@ fn a_new_endpoint_starts_afresh() {
         ..address(A)
     };
     let first = EagerRtm {
-        options: ReqOptions {
-            raw_address: Some(RawAddressHeader::new(restarted)),
-            ..ReqOptions::default()
-        },
+        options: ReqOptions::with_raw_address(restarted),
         ..eager(0, None, None)
     };
     // As long as the numbers of the queue pair go on, it has not been replaced.
@@ -869,10 +862,8 @@ fn requests(options: ReqOptions) -> Vec<(&'static str, efa_wire::Header)> {
     let iov = RmaIovs::new(&iov).unwrap();
     let tag = Some(5);
     let eager = EagerRtm {
-        msg_id,
         tag,
-        options,
-        ..EagerRtm::default()
+        ..EagerRtm::new(msg_id, options)
     };
     let medium = MediumRtm {
         msg_id,

@@ -507,11 +507,7 @@ fn piece(talk: &mut Talk, msg_id: u32, offset: u64) {
 
 /// A message from B.
 fn message(talk: &mut Talk, msg_id: u32, data: &[u8]) {
-    let message = EagerRtm {
-        msg_id: MsgId(msg_id),
-        options: End::B.unknown(),
-        ..EagerRtm::default()
-    };
+    let message = EagerRtm::new(MsgId(msg_id), End::B.unknown());
     talk.packet(End::B, &message, data);
 }
 

@@ -2,8 +2,8 @@ use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
 use efa_core::rules::{self, Severity};
 use efa_core::wire::fields::fields_of;
 use efa_core::wire::{
-    Connid, Cts, CtsFlags, EagerRtm, LongctsRtm, MsgId, OpeType, PeerError, RawAddressHeader,
-    RecvId, Repr, ReqOptions, SendId,
+    Connid, Cts, CtsFlags, EagerRtm, LongctsRtm, MsgId, OpeType, PeerError, RecvId, Repr,
+    ReqOptions, SendId,
 };
 
 use super::bindings::FIRST_SCRIPTED_ID;
@@ -38,13 +38,8 @@ fn emit(repr: &impl Repr, payload: &[u8]) -> Vec<u8> {
 fn eager(from: RawAddress, tag: u64) -> Vec<u8> {
     emit(
         &EagerRtm {
-            msg_id: MsgId(3),
             tag: Some(tag),
-            options: ReqOptions {
-                raw_address: Some(RawAddressHeader::new(from)),
-                ..ReqOptions::default()
-            },
-            ..EagerRtm::default()
+            ..EagerRtm::new(MsgId(3), ReqOptions::with_raw_address(from))
         },
         b"payload",
     )

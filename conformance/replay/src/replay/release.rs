@@ -268,10 +268,8 @@ mod tests {
                 ..ReqOptions::default()
             };
             let header = EagerRtm {
-                msg_id: MsgId(3),
                 tag: Some(1),
-                options,
-                ..EagerRtm::default()
+                ..EagerRtm::new(MsgId(3), options)
             };
             emit(&header, b"payload")
         };

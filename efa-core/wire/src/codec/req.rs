@@ -1,5 +1,7 @@
 //! The optional headers that all request packets share (spec section 3.1).
 
+use crate::address::RawAddress;
+
 use super::output::Length;
 use super::prelude::*;
 use super::raw_address::RawAddressHeader;
@@ -24,6 +26,28 @@ fields! {
 }
 
 impl ReqOptions {
+    /// Only the raw address of the sender.
+    #[inline]
+    pub const fn with_raw_address(address: RawAddress) -> Self {
+        ReqOptions {
+            raw_address: Some(RawAddressHeader::new(address)),
+            cq_data: None,
+            connid: None,
+            flags: ReqFlags::empty(),
+        }
+    }
+
+    /// Only the connection id of the sender.
+    #[inline]
+    pub const fn with_connid(connid: Connid) -> Self {
+        ReqOptions {
+            raw_address: None,
+            cq_data: None,
+            connid: Some(connid),
+            flags: ReqFlags::empty(),
+        }
+    }
+
     /// Bytes on the wire.
     #[inline]
     pub fn wire_len(&self) -> usize {

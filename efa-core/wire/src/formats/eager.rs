@@ -15,6 +15,19 @@ packet_format! {
     pub options: ReqOptions, "optional headers";
 }
 
+impl EagerRtm {
+    /// An untagged message without RECEIPT.
+    #[inline]
+    pub const fn new(msg_id: MsgId, options: ReqOptions) -> Self {
+        EagerRtm {
+            msg_id,
+            receipt: None,
+            tag: None,
+            options,
+        }
+    }
+}
+
 #[cfg(test)]
 pub(crate) use tests::literals;
 
