@@ -121,31 +121,53 @@ pub fn root() -> &'static Path {
     own.parent().expect("a package is in the workspace")
 }
 
-/// Compares the text between `<!-- MARK -->` and `<!-- end of MARK -->` on a page of the workspace,
-/// or writes it if `EFA_UPDATE` is set. `tests` are the arguments of `cargo test` to run the
-/// caller.
+/// Compares a file of the workspace with what it should contain, or writes it if `EFA_UPDATE` is
+/// set. `tests` are the arguments of `cargo test` to run the caller.
 ///
 /// # Panics
-/// If the page has another text, or no such marks.
-pub fn documented(page: &str, mark: &str, tests: &str, text: &str) {
-    let path = root().join(page);
-    let document = std::fs::read_to_string(&path).expect("the page is readable");
-    let (begin, end) = (
-        format!("<!-- {mark} -->\n\n"),
-        format!("\n<!-- end of {mark} -->"),
-    );
-    let (before, rest) = document.split_once(&begin).expect("the mark that begins");
-    let (current, after) = rest.split_once(&end).expect("the mark that ends");
-    if std::env::var_os("EFA_UPDATE").is_some() {
-        let document = [before, &begin, text, &end, after].concat();
-        std::fs::write(&path, document).expect("the page is writable");
+/// If the file contains something else.
+#[track_caller]
+pub fn expect_file(file: impl AsRef<Path>, tests: &str, expected: impl AsRef<[u8]>) {
+    let (file, expected) = (file.as_ref(), expected.as_ref());
+    let path = root().join(file);
+    if std::fs::read(&path).is_ok_and(|current| current == expected) {
         return;
     }
     assert!(
-        current == text,
-        "{page}: {mark}: is not what the tests show; rewrite it with\n    \
-         EFA_UPDATE=1 cargo test {tests}"
+        is_update(),
+        "{} is not what the test generates; if the change is intended, update it with\n    \
+         EFA_UPDATE=1 cargo test {tests}",
+        file.display()
     );
+    std::fs::write(&path, expected).expect("the file is writable");
+}
+
+/// As [`expect_file`], for the text between two marks in the file. An empty second mark is the end
+/// of the file.
+///
+/// # Panics
+/// If the file contains another text there, or no such marks.
+#[track_caller]
+pub fn expect_part(file: &str, [begin, end]: [&str; 2], tests: &str, expected: &str) {
+    let text = std::fs::read_to_string(root().join(file)).expect("the file is readable");
+    let marks = text.split_once(begin).and_then(|(before, rest)| {
+        // From the back, so that an empty mark is found at the end.
+        Some((before, rest.rsplit_once(end)?.1))
+    });
+    let Some((before, after)) = marks else {
+        panic!(
+            "{file} has no marks `{}` and `{}`",
+            begin.trim(),
+            end.trim()
+        );
+    };
+    let expected = [before, begin, expected, end, after].concat();
+    expect_file(file, tests, expected);
+}
+
+/// Whether generated files are to be written, instead of compared.
+pub fn is_update() -> bool {
+    std::env::var_os("EFA_UPDATE").is_some()
 }
 
 /// The directory of the corpus.

@@ -25,7 +25,7 @@ use efa_core::wire::{
 };
 use efa_device_model::link::RemoteRange;
 use efa_testing::addresses::gid;
-use efa_testing::workspace::{captures, root, traces};
+use efa_testing::workspace::{captures, expect_file, root, traces};
 use rand::rngs::StdRng;
 use rand::{Rng, RngCore, SeedableRng};
 
@@ -1203,20 +1203,7 @@ fn other_releases_of_wireshark_show_the_same() {
 #[test]
 fn traces_are_shown_as_before() {
     let Some(tshark) = Tshark::find() else { return };
-    let mut differing = Vec::new();
-    for (text, expected) in packet_lists(&tshark) {
-        if std::fs::read_to_string(&expected).is_ok_and(|expected| expected == text) {
-            continue;
-        }
-        if std::env::var_os("EFA_UPDATE").is_some() {
-            std::fs::write(&expected, text).unwrap();
-        } else {
-            differing.push(expected);
-        }
+    for (text, before) in packet_lists(&tshark) {
+        expect_file(before, "-p efa-wireshark dissector", text);
     }
-    assert!(
-        differing.is_empty(),
-        "shown differently than before: {differing:?}; if a trace was recorded anew or the dissector \
-         changed on purpose: EFA_UPDATE=1 cargo test -p efa-wireshark dissector"
-    );
 }

@@ -22,11 +22,11 @@ use efa_core::wire::{
     AtomicDatatype, AtomicOp, CtsFlags, ExtraFeatures, ExtraInfo, Family, FlagSet, HandshakeFlags,
     OpeType, PROTOCOL_VERSION, PacketType, PeerError, ReqFlags, RmaIovs, UniversalFlags,
 };
-use efa_testing::workspace::root;
+use efa_testing::workspace::{expect_file, expect_part};
 use efa_wireshark::Tshark;
 
-const BEGIN: &str = "-- >>> generated from efa_core::wire and efa_capture::frame, do not edit\n";
-const END: &str = "-- <<< generated\n";
+/// The arguments of `cargo test` that run these tests.
+const TESTS: &str = "-p efa-wireshark tables";
 
 /// `RemoteRnr` as `REMOTE_RNR`.
 fn upper_snake(camel: &str) -> String {
@@ -316,7 +316,7 @@ fn header_fields(out: &mut String, format: HeaderFormat) {
 }
 
 fn generated() -> String {
-    let mut out = String::from(BEGIN);
+    let mut out = String::new();
 
     writeln!(out, "local PROTOCOL_VERSION = {PROTOCOL_VERSION}").unwrap();
     writeln!(out, "local RAW_ADDRESS_LENGTH = {}", RawAddress::LEN).unwrap();
@@ -519,7 +519,6 @@ fn generated() -> String {
     }
     out.push_str("}\n");
     tag_matching(&mut out);
-    out.push_str(END);
     out
 }
 
@@ -603,45 +602,14 @@ Every name is a display filter in Wireshark. This list is generated from what `t
 #[test]
 fn every_field_is_documented() {
     let Some(tshark) = Tshark::find() else { return };
-    let path = root().join("docs/wireshark-fields.md");
-    let reference = reference(&tshark);
-    if std::env::var_os("EFA_UPDATE").is_some() {
-        std::fs::write(&path, reference).unwrap();
-        return;
-    }
-    assert!(
-        std::fs::read_to_string(&path).unwrap_or_default() == reference,
-        "docs/wireshark-fields.md does not list the fields of wireshark/efa.lua; rewrite it with\n    \
-         EFA_UPDATE=1 cargo test -p efa-wireshark tables"
-    );
+    expect_file("docs/wireshark-fields.md", TESTS, reference(&tshark));
 }
 
 #[test]
 fn the_dissector_has_the_tables_of_the_codec() {
-    let path = root().join("wireshark/efa.lua");
-    let dissector = std::fs::read_to_string(&path).unwrap();
-    let begin = dissector
-        .find(BEGIN)
-        .expect("the marker line that begins the generated part");
-    let end = dissector
-        .find(END)
-        .expect("the marker line that ends the generated part");
-    let generated = generated();
-    if dissector[begin..end + END.len()] == generated {
-        return;
-    }
-    if std::env::var_os("EFA_UPDATE").is_some() {
-        let updated = [
-            &dissector[..begin],
-            &generated,
-            &dissector[end + END.len()..],
-        ]
-        .concat();
-        std::fs::write(&path, updated).unwrap();
-        return;
-    }
-    panic!(
-        "the tables in wireshark/efa.lua are not those of the code; rewrite them with\n    \
-         EFA_UPDATE=1 cargo test -p efa-wireshark tables"
-    );
+    const MARKS: [&str; 2] = [
+        "-- >>> generated from efa_core::wire and efa_capture::frame, do not edit\n",
+        "-- <<< generated\n",
+    ];
+    expect_part("wireshark/efa.lua", MARKS, TESTS, &generated());
 }

@@ -6,6 +6,7 @@
 
 use std::fmt::Write as _;
 
+use efa_testing::workspace::expect_part;
 use efa_wire::rules::{Chapter, Evidence, Group, Judge, RULES, Rule, Severity};
 
 /// The tables of `docs/rules.md`.
@@ -81,43 +82,20 @@ fn dissector() -> String {
         + &table("TAG_RULES", &of(Chapter::TagMatching))
 }
 
-/// Compares the text between two marks of a file, or writes it if `EFA_UPDATE` is set.
-fn compare(file: &str, begin: &str, end: &str, generated: &str) {
-    let path = efa_testing::workspace::root().join(file);
-    let text = std::fs::read_to_string(&path).unwrap();
-    let marks = text.split_once(begin).and_then(|(before, rest)| {
-        let (current, after) = rest.split_once(end)?;
-        Some((before, current, after))
-    });
-    let Some((before, current, after)) = marks else {
-        panic!(
-            "{file} has no lines `{}` and `{}`",
-            begin.trim(),
-            end.trim()
-        );
-    };
-    if std::env::var_os("EFA_UPDATE").is_some() {
-        let updated = format!("{before}{begin}{generated}{end}{after}");
-        std::fs::write(&path, updated).unwrap();
-        return;
-    }
-    assert!(
-        current == generated,
-        "{file} differs from efa_wire::rules; write it anew with \
-         `EFA_UPDATE=1 cargo test -p efa-check --test check rules_generated`"
-    );
-}
+/// The arguments of `cargo test` that run these tests.
+const TESTS: &str = "-p efa-check --test check rules_generated";
 
 #[test]
 fn the_documentation_lists_the_rules_as_they_are() {
-    let begin = "<!-- generated: rules begin -->\n";
-    let end = "<!-- generated: rules end -->\n";
-    compare("docs/rules.md", begin, end, &documentation());
+    let marks = [
+        "<!-- generated: rules begin -->\n",
+        "<!-- generated: rules end -->\n",
+    ];
+    expect_part("docs/rules.md", marks, TESTS, &documentation());
 }
 
 #[test]
 fn the_dissector_has_the_rules_as_they_are() {
-    let begin = "-- generated: rules begin\n";
-    let end = "-- generated: rules end\n";
-    compare("wireshark/efa.lua", begin, end, &dissector());
+    let marks = ["-- generated: rules begin\n", "-- generated: rules end\n"];
+    expect_part("wireshark/efa.lua", marks, TESTS, &dissector());
 }

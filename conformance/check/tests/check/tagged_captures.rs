@@ -5,7 +5,7 @@ use std::path::PathBuf;
 use efa_check::capture::{CapturedItem, Frames};
 use efa_check::check::{CheckResult, Judge};
 use efa_check::show::{Filter, Form, show};
-use efa_testing::workspace::traces;
+use efa_testing::workspace::{expect_file, traces};
 use efa_wireshark::Tshark;
 use efa_wireshark::connected::right_talk;
 
@@ -44,13 +44,8 @@ fn judged(name: &str) -> CheckResult {
 
 #[test]
 fn the_written_capture_is_that_of_its_program() {
-    let written = right_talk().capture(&[0, 1]);
-    if std::env::var_os("EFA_UPDATE").is_some() {
-        std::fs::write(path("written"), written).unwrap();
-        return;
-    }
-    let is_current = std::fs::read(path("written")).is_ok_and(|found| found == written);
-    assert!(is_current, "write it with EFA_UPDATE=1");
+    let tests = "-p efa-check --test check tagged_captures";
+    expect_file(path("written"), tests, right_talk().capture(&[0, 1]));
 }
 
 #[test]

@@ -5,18 +5,14 @@ use std::fmt::Write as _;
 use efa_play::drive::{Command, Event, LONGEST_ANSWER, LONGEST_COMMAND, Line, VERSION};
 use efa_play::operation::pattern;
 use efa_play::player::{Timeouts, UNSUPPORTED};
+use efa_testing::workspace::{expect_part, root};
 
 use crate::declared::{Declarations, Variant};
 
-const MARK: &str = "<!-- generated from here on: EFA_UPDATE=1 cargo test -p efa-play --test play \
-                    driver_documented -->\n";
-
-fn path() -> std::path::PathBuf {
-    efa_testing::workspace::root().join("docs/driver.md")
-}
+const PAGE: &str = "docs/driver.md";
 
 fn document() -> String {
-    std::fs::read_to_string(path()).expect("docs/driver.md is there")
+    std::fs::read_to_string(root().join(PAGE)).expect("docs/driver.md is there")
 }
 
 /// Examples of each command, and of each operation that is started.
@@ -95,23 +91,15 @@ fn chapter(title: &str, variants: &[Variant], examples: &[&str]) -> String {
 
 #[test]
 fn the_tables_are_those_of_the_declaration() {
-    let text = document();
-    let (before, after) = text.split_once(MARK).expect("the mark is there");
     let declared = Declarations::read();
     let generated = chapter("Commands", &declared.variants("Command"), &COMMANDS)
         + &chapter("Operations", &declared.variants("Operation"), &COMMANDS)
         + &chapter("Answers", &declared.variants("Event"), &ANSWERS)
         + "\n## Values\n"
         + &OBJECTS.map(|name| declared.value(name)).concat();
-    if std::env::var_os("EFA_UPDATE").is_some() {
-        std::fs::write(path(), format!("{before}{MARK}{generated}")).unwrap();
-        return;
-    }
-    assert!(
-        after == generated,
-        "docs/driver.md is not what the messages are declared as: \
-         EFA_UPDATE=1 cargo test -p efa-play --test play driver_documented"
-    );
+    let tests = "-p efa-play --test play driver_documented";
+    let mark = format!("<!-- generated from here on: EFA_UPDATE=1 cargo test {tests} -->\n");
+    expect_part(PAGE, [&mark, ""], tests, &generated);
 }
 
 #[test]

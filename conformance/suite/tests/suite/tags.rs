@@ -34,7 +34,7 @@ fn a_right_device_plays_all_traces() {
     for path in traces() {
         let trace = load(&path);
         let verdict = play(&trace, &mut Emu::orderly());
-        if std::env::var_os("EFA_UPDATE").is_some() && trace.scenario.name == OWN {
+        if workspace::is_update() && trace.scenario.name == OWN {
             std::fs::write(&path, verdict.capture.unwrap()).unwrap();
             continue;
         }

@@ -2,12 +2,16 @@
 
 use std::collections::BTreeSet;
 
+use efa_testing::workspace::{expect_file, expect_part};
 use efa_wire::PacketType;
 use efa_wire::fields::{
     self, Array, FieldDescriptor, FieldKind, Presence, Section, Width, fields_of,
 };
 
 use crate::recipe::{Recipe, typed};
+
+/// The arguments of `cargo test` that write the tables of the documentation.
+const TESTS: &str = "-p efa-wire --test wire documented";
 
 #[test]
 fn the_tables_are_consistent() {
@@ -252,42 +256,11 @@ fn infiniband() -> String {
 
 #[test]
 fn headers_of_connections_are_documented() {
-    const START: &str = "<!-- headers -->\n";
-    let path = std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/tag-matching.md");
-    let page = std::fs::read_to_string(&path).unwrap();
-    let (before, rest) = page.split_once(START).unwrap();
-    let (tables, after) = rest.split_once("<!-- end of headers -->").unwrap();
-    if std::env::var_os("EFA_UPDATE").is_some() {
-        let page = [
-            before,
-            START,
-            &infiniband(),
-            "<!-- end of headers -->",
-            after,
-        ]
-        .concat();
-        std::fs::write(&path, page).unwrap();
-        return;
-    }
-    assert!(
-        tables == infiniband(),
-        "docs/tag-matching.md is not what the declarations say; rewrite it with\n    \
-         EFA_UPDATE=1 cargo test -p efa-wire --test wire documented"
-    );
+    let marks = ["<!-- headers -->\n", "<!-- end of headers -->"];
+    expect_part("docs/tag-matching.md", marks, TESTS, &infiniband());
 }
 
 #[test]
 fn every_format_is_documented() {
-    let path =
-        std::path::Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/packet-formats.md");
-    let document = document();
-    if std::env::var_os("EFA_UPDATE").is_some() {
-        std::fs::write(&path, document).unwrap();
-        return;
-    }
-    assert!(
-        std::fs::read_to_string(&path).unwrap_or_default() == document,
-        "docs/packet-formats.md is not what the declarations say; rewrite it with\n    \
-         EFA_UPDATE=1 cargo test -p efa-wire --test wire documented"
-    );
+    expect_file("docs/packet-formats.md", TESTS, document());
 }

@@ -530,8 +530,17 @@ fn bad_input_is_documented() {
     let messages: String = MESSAGES.iter().map(message_row).collect();
     let messages = format!("| message | completions | |\n|---|---|---|\n{messages}");
     let documented = |mark, text: &str| {
+        let marks = [
+            &format!("<!-- {mark} -->\n\n"),
+            &format!("\n<!-- end of {mark} -->"),
+        ];
         let tests = "-p efa-device-model --test connected documented";
-        workspace::documented("docs/tag-matching.md", mark, tests, text);
+        workspace::expect_part(
+            "docs/tag-matching.md",
+            marks.map(|it| it.as_str()),
+            tests,
+            text,
+        );
     };
     documented("bad messages", &messages);
     let operations: String = OPERATIONS.iter().map(operation_row).collect();

@@ -2,14 +2,9 @@
 
 use std::collections::BTreeMap;
 
-use efa_testing::workspace::root;
+use efa_testing::workspace::expect_part;
 
 use super::{TestFabric, compile, printed, releases};
-
-/// The page with the table.
-const PAGE: &str = "docs/ofi.md";
-const BEGIN: &str = "<!-- generated: features -->\n";
-const END: &str = "<!-- end of features -->\n";
 
 /// The answers to each question, in the order of the questions. A question is the feature and the
 /// guide's section, as two columns.
@@ -36,10 +31,6 @@ fn the_features_table_has_the_answers() {
         let found = answers(&printed(&fabric, &program, release, "efa"));
         stock.insert(release.name, BTreeMap::from_iter(found));
     }
-    let page = root().join(PAGE);
-    let text = std::fs::read_to_string(&page).expect("the page");
-    let (before, rest) = text.split_once(BEGIN).expect("the table's begin");
-    let (table, after) = rest.split_once(END).expect("the table's end");
     const RELEASES: [&str; 3] = ["1.17", "2.1", "2.5"];
     if stock.len() < RELEASES.len() {
         println!("skipped: the table needs libfabric 2.1 and 2.5 (scripts/userland)");
@@ -59,10 +50,9 @@ fn the_features_table_has_the_answers() {
         made += &format!(" {own} |\n");
     }
     made += "\n";
-    if std::env::var_os("EFA_UPDATE").is_some() {
-        let text = format!("{before}{BEGIN}{made}{END}{after}");
-        std::fs::write(&page, text).expect("the page can be written");
-        return;
-    }
-    assert_eq!(table, made, "EFA_UPDATE=1 writes {PAGE}");
+    let marks = [
+        "<!-- generated: features -->\n",
+        "<!-- end of features -->\n",
+    ];
+    expect_part("docs/ofi.md", marks, "-p efa-ofi guide::features", &made);
 }

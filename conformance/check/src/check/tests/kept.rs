@@ -13,6 +13,7 @@ use efa_testing::pcap::{
     ENHANCED, OBSOLETE, block, classic_header, classic_record, cooked, cooked_2, interface, option,
     packet, section,
 };
+use efa_testing::workspace::expect_file;
 use efa_wire::rules::Severity;
 
 use super::misuse::{
@@ -361,15 +362,11 @@ fn read(frame: &CapturedPacket) -> impl PartialEq + std::fmt::Debug + use<> {
 #[test]
 fn kept_captures_have_their_findings() {
     let directory = PathBuf::from(env!("CARGO_MANIFEST_DIR")).join("tests/captures/kept");
-    let is_update = std::env::var_os("EFA_UPDATE").is_some();
     let all: Vec<SavedFile> = forms().into_iter().chain(mistakes()).collect();
     for kept in &all {
         let (path, name) = (directory.join(kept.name), kept.name);
         if let Some(bytes) = &kept.bytes {
-            if is_update {
-                fs::write(&path, bytes).unwrap();
-            }
-            assert!(fs::read(&path).unwrap() == *bytes, "{name}: EFA_UPDATE=1");
+            expect_file(&path, "-p efa-check --lib kept", bytes);
         }
         let capture = Capture::load(&path).unwrap();
         assert_eq!(capture.damage, [""; 0], "{name}");

@@ -11,6 +11,7 @@ mod traffic;
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;
 
+use efa_testing::workspace::expect_part;
 use efa_wire::PacketType;
 use efa_wire::rules::Severity;
 
@@ -144,21 +145,12 @@ fn every_changed_field_is_found_or_excused() {
         .filter(|reason| !used.contains(reason))
         .collect();
     assert!(stale.is_empty(), "nothing needs the reasons {stale:?}");
-    compare(&documentation(&table));
-}
-
-/// Compares the page with the table, or writes it if `EFA_UPDATE` is set.
-fn compare(generated: &str) {
-    const MARK: &str = "<!-- generated from here on: EFA_UPDATE=1 cargo test -p efa-check --lib \
-                        mutations -->\n\n";
-    let path = efa_testing::workspace::root().join("docs/mutations.md");
-    let text = std::fs::read_to_string(&path).unwrap();
-    let (before, current) = text.split_once(MARK).unwrap();
-    if std::env::var_os("EFA_UPDATE").is_some() {
-        return std::fs::write(&path, format!("{before}{MARK}{generated}")).unwrap();
-    }
-    assert!(
-        current == generated,
-        "docs/mutations.md differs; `EFA_UPDATE=1 cargo test -p efa-check --lib mutations`"
+    let tests = "-p efa-check --lib mutations";
+    let mark = format!("<!-- generated from here on: EFA_UPDATE=1 cargo test {tests} -->\n\n");
+    expect_part(
+        "docs/mutations.md",
+        [&mark, ""],
+        tests,
+        &documentation(&table),
     );
 }

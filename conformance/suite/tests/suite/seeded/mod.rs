@@ -14,6 +14,7 @@ use std::collections::BTreeSet;
 use std::fmt::Write as _;
 
 use efa_core::wire::PacketType;
+use efa_testing::workspace::expect_part;
 use fault::{Change, Fault, FaultyBehaviour};
 use faults::CHAPTERS;
 use play::Player;
@@ -130,17 +131,7 @@ fn documentation() -> String {
 
 #[test]
 fn the_documentation_lists_the_faults_as_they_are() {
-    let path = efa_testing::workspace::root().join("docs/seeded-faults.md");
-    let text = std::fs::read_to_string(&path).unwrap();
-    let mark = "<!-- generated from here on -->\n\n";
-    let (before, current) = text.split_once(mark).unwrap();
-    let generated = documentation();
-    if std::env::var_os("EFA_UPDATE").is_some() {
-        std::fs::write(&path, format!("{before}{mark}{generated}")).unwrap();
-        return;
-    }
-    assert!(
-        current == generated,
-        "write it anew with `EFA_UPDATE=1 cargo test -p efa-suite --test suite seeded`"
-    );
+    let marks = ["<!-- generated from here on -->\n\n", ""];
+    let tests = "-p efa-suite --test suite seeded";
+    expect_part("docs/seeded-faults.md", marks, tests, &documentation());
 }

@@ -1,12 +1,10 @@
 //! The tables of `docs/wire-format.md` are the same as in the declaration.
 
 use std::fmt::Write as _;
-use std::path::Path;
+
+use efa_testing::workspace::expect_part;
 
 use super::*;
-
-const BEGIN: &str = "<!-- generated: transport header begin -->\n";
-const END: &str = "<!-- generated: transport header end -->\n";
 
 fn tables() -> String {
     let mut text =
@@ -64,20 +62,10 @@ fn flag_name(flag: Flags) -> String {
 
 #[test]
 fn the_transport_header_is_documented() {
-    let path = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../docs/wire-format.md");
-    let document = std::fs::read_to_string(&path).unwrap();
-    let (before, rest) = document
-        .split_once(BEGIN)
-        .expect("the mark that begins the tables");
-    let (current, after) = rest.split_once(END).expect("the mark that ends the tables");
-    let tables = tables();
-    if std::env::var_os("EFA_UPDATE").is_some() {
-        std::fs::write(&path, [before, BEGIN, &tables, END, after].concat()).unwrap();
-        return;
-    }
-    assert!(
-        current == tables,
-        "docs/wire-format.md is not what crate::frame::header declares; rewrite it with\n    \
-         EFA_UPDATE=1 cargo test -p efa-capture documented"
-    );
+    const MARKS: [&str; 2] = [
+        "<!-- generated: transport header begin -->\n",
+        "<!-- generated: transport header end -->\n",
+    ];
+    let tests = "-p efa-capture documented";
+    expect_part("docs/wire-format.md", MARKS, tests, &tables());
 }
