@@ -2,7 +2,6 @@
 
 use std::ffi::CStr;
 
-use efa_core::nic::DeviceCaps;
 use efa_verbs_sys as ffi;
 
 use crate::device::{HwDevice, PORT};
@@ -12,6 +11,7 @@ use crate::loaded;
 
 /// The identity and the limits of a device, with the names of the verbs.
 #[derive(Clone, PartialEq, Eq, Debug)]
+#[cfg_attr(feature = "serde", derive(serde::Serialize, serde::Deserialize))]
 #[expect(
     missing_docs,
     reason = "the names are those of ibv_device_attr, ibv_port_attr and efadv_device_attr"
@@ -20,7 +20,7 @@ pub struct DeviceReport {
     pub vendor_part_id: u32,
     pub hw_ver: u32,
     pub fw_ver: String,
-    pub device_caps: DeviceCaps,
+    pub device_caps: u32,
     pub max_msg_sz: u32,
     pub max_sq_wr: u32,
     pub max_rq_wr: u32,
@@ -68,7 +68,7 @@ impl HwDevice {
             vendor_part_id: device.vendor_part_id,
             hw_ver: device.hw_ver,
             fw_ver: firmware.to_string_lossy().into_owned(),
-            device_caps: DeviceCaps::from_bits_retain(efa.device_caps),
+            device_caps: efa.device_caps,
             max_msg_sz: port.max_msg_sz,
             max_sq_wr: efa.max_sq_wr,
             max_rq_wr: efa.max_rq_wr,

@@ -6,13 +6,13 @@ use std::rc::Rc;
 use std::time::Duration;
 
 use efa_core::nic::{Access, DeviceCaps, Status};
-use efa_hw::HwDevice;
+use efa_hw::{DeviceReport, HwDevice};
 use efa_play::player::{HostDevice, RemoteAccess};
 
 use super::error::SurveyError;
 use super::side::{
-    Connection, Limits, LocalSide, Memory, QpnReuse, Rdma, Reply, ReportedCompletion,
-    RequestDestination, SideRequest, status_of,
+    Connection, LocalSide, Memory, QpnReuse, Rdma, Reply, ReportedCompletion, RequestDestination,
+    SideRequest, status_of,
 };
 
 /// The RNR retries that stock libfabric sets.
@@ -33,7 +33,7 @@ pub struct Lab {
     /// The device of the sending side, and that of the receiving side. They may be the same.
     sides: [Side; 2],
     name: String,
-    pub(super) report: Limits,
+    pub(super) report: DeviceReport,
 }
 
 /// A queue pair in a separate protection domain.
@@ -73,7 +73,7 @@ impl Side {
         }
     }
 
-    fn report(&self) -> Result<(String, Limits), SurveyError> {
+    fn report(&self) -> Result<(String, DeviceReport), SurveyError> {
         match self.ask(&SideRequest::Report)? {
             Reply::Report { name, limits } => Ok((name, limits)),
             other => Err(unexpected(&other)),

@@ -104,58 +104,6 @@ pub(super) struct QpnReuse {
     pub(super) following: usize,
 }
 
-/// The identity and the limits of a device, with the names of [`DeviceReport`].
-#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(super) struct Limits {
-    pub(super) vendor_part_id: u32,
-    pub(super) hw_ver: u32,
-    pub(super) fw_ver: String,
-    pub(super) device_caps: u32,
-    pub(super) max_msg_sz: u32,
-    pub(super) max_sq_wr: u32,
-    pub(super) max_rq_wr: u32,
-    pub(super) max_sq_sge: u32,
-    pub(super) max_rq_sge: u32,
-    pub(super) max_sge_rd: u32,
-    pub(super) inline_buf_size: u32,
-    pub(super) max_rdma_size: u32,
-    pub(super) max_qp: u32,
-    pub(super) max_cq: u32,
-    pub(super) max_cqe: u32,
-    pub(super) max_mr: u32,
-    pub(super) max_mr_size: u64,
-    pub(super) max_pd: u32,
-    pub(super) max_ah: u32,
-    pub(super) comp_vectors: u32,
-}
-
-impl From<DeviceReport> for Limits {
-    fn from(report: DeviceReport) -> Self {
-        Limits {
-            vendor_part_id: report.vendor_part_id,
-            hw_ver: report.hw_ver,
-            fw_ver: report.fw_ver,
-            device_caps: report.device_caps.bits(),
-            max_msg_sz: report.max_msg_sz,
-            max_sq_wr: report.max_sq_wr,
-            max_rq_wr: report.max_rq_wr,
-            max_sq_sge: report.max_sq_sge,
-            max_rq_sge: report.max_rq_sge,
-            max_sge_rd: report.max_sge_rd,
-            inline_buf_size: report.inline_buf_size,
-            max_rdma_size: report.max_rdma_size,
-            max_qp: report.max_qp,
-            max_cq: report.max_cq,
-            max_cqe: report.max_cqe,
-            max_mr: report.max_mr,
-            max_mr_size: report.max_mr_size,
-            max_pd: report.max_pd,
-            max_ah: report.max_ah,
-            comp_vectors: report.comp_vectors,
-        }
-    }
-}
-
 /// A request to a side.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(super) enum SideRequest {
@@ -217,7 +165,7 @@ pub(super) enum Reply {
     Nothing,
     Report {
         name: String,
-        limits: Limits,
+        limits: DeviceReport,
     },
     Opened {
         nic: usize,
@@ -269,7 +217,7 @@ impl LocalSide {
                 let report = self.device.report()?;
                 Ok(Reply::Report {
                     name: self.device.name().to_owned(),
-                    limits: report.into(),
+                    limits: report,
                 })
             }
             SideRequest::Open {
