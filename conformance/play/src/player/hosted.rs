@@ -1,10 +1,10 @@
 //! Runs any program on another host, without the driver protocol: stock software.
 //!
-//! `efa-conformance hosted -- PROGRAM` on that host starts it. It reports on its standard output
-//! the program's output, the time when it listens at a port, and at the end the frames of its
-//! device. When its standard input is closed, because the caller has ended or is done, it ends the
-//! program. So nothing is left there except downloads: each host finds programs of other releases
-//! itself ([`resolve`]).
+//! `efa-conformance hosted` on that host starts the [`HostedProgram`] that it gets as JSON. It
+//! reports on its standard output the program's output, the time when it listens at a port, and at
+//! the end the frames of its device. When its standard input is closed, because the caller has
+//! ended or is done, it ends the program. So nothing is left there except downloads: each host
+//! finds programs of other releases itself ([`resolve`]).
 
 use std::collections::BTreeMap;
 use std::fs::File;
@@ -82,7 +82,8 @@ pub fn data_there(name: &str) -> PathBuf {
 }
 
 /// A program to run on another host.
-#[derive(Clone, PartialEq, Eq, Debug, Default)]
+#[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub struct HostedProgram {
     /// The program and its arguments; [`resolve`] replaces placeholders in the words.
     pub words: Vec<String>,
@@ -99,6 +100,8 @@ pub struct HostedProgram {
     pub driven: bool,
 }
 
+impl Line for HostedProgram {}
+
 impl HostedProgram {
     /// The program that plays an endpoint for the driver protocol.
     pub fn driven(program: &Program) -> Self {
@@ -111,39 +114,10 @@ impl HostedProgram {
         }
     }
 
-    /// The arguments of `efa-conformance` that start it.
-    fn arguments(&self) -> Vec<String> {
-        let mut words = vec!["hosted".to_owned()];
-        let variables = self.environment.iter();
-        words.extend(variables.map(|(name, value)| format!("--env={name}={value}")));
-        words.extend(
-            self.runner
-                .iter()
-                .map(|runner| format!("--runner={runner}")),
-        );
-        words.extend(
-            self.provider
-                .iter()
-                .map(|name| format!("--provider={name}")),
-        );
-        words.extend(self.port.map(|port| format!("--port={port}")));
-        match &self.recording {
-            None => {}
-            Some(Recording::AsTheHostDoes) => words.push("--record".into()),
-            Some(Recording::By(command)) => words.push(format!("--recorder={command}")),
-        }
-        if self.driven {
-            words.push("--driven".into());
-        }
-        words.push("--".into());
-        words.extend(self.words.iter().cloned());
-        words
-    }
-
     /// The command that starts it on a host. Its standard input must remain open as long as the
     /// program is to run.
     pub fn command(&self, host: &str, reach: &RemoteAccess) -> Command {
-        let words = [vec![reach.program.clone()], self.arguments()].concat();
+        let words = [reach.program.clone(), "hosted".into(), self.line()];
         reach.shell.command(host, &words)
     }
 

@@ -289,7 +289,8 @@ pub struct PortError {
 }
 
 /// How the packets of a program are recorded.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+#[serde(rename_all = "kebab-case")]
 pub enum Recording {
     /// With the recorder of the host.
     AsTheHostDoes,
