@@ -307,7 +307,10 @@ fn under_seed(trace: &Trace, role: usize, seed: u64) -> Result<Vec<String>, Back
     let name = &trace.scenario.endpoints[role].name;
     let mut emu = Emu::disorderly(seed).with_fault(second_copies(name, 1 + seed % 3));
     let trace = stranger.as_ref().unwrap_or(trace);
-    let mut engine = Engine { seed };
+    let mut engine = Engine {
+        seed,
+        ..Engine::default()
+    };
     let verdict = replay(
         trace,
         role,

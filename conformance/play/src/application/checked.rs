@@ -70,6 +70,7 @@ pub trait CheckedApplication {
 pub struct LocalApplication {
     application: Box<dyn Application>,
     seeds: HashMap<Token, u64>,
+    report_fault: Option<fn(Report) -> Vec<Report>>,
 }
 
 impl LocalApplication {
@@ -78,7 +79,14 @@ impl LocalApplication {
         LocalApplication {
             application,
             seeds: HashMap::new(),
+            report_fault: None,
         }
+    }
+
+    /// The same application with a fault that replaces each report.
+    pub fn with_report_fault(mut self, fault: Option<fn(Report) -> Vec<Report>>) -> Self {
+        self.report_fault = fault;
+        self
     }
 
     /// Removes a peer from the address vector.
@@ -137,7 +145,10 @@ impl CheckedApplication for LocalApplication {
             let seed = outcome.token.and_then(|token| self.seeds.get(&token));
             outcome.report(seed.copied())
         });
-        Ok(reports.collect())
+        Ok(match self.report_fault {
+            Some(fault) => reports.flat_map(fault).collect(),
+            None => reports.collect(),
+        })
     }
 
     fn events(&mut self) -> Result<Vec<String>, RequestError> {

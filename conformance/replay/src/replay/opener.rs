@@ -1,6 +1,7 @@
 //! How the endpoint under test is opened.
 
 use efa_core::endpoint::EndpointConfig;
+use efa_play::application::Report;
 use efa_play::application::checked::{CheckedApplication, LocalApplication};
 use efa_play::application::engine::{CoreApplication, configuration};
 use efa_play::scenario::{Capability, EndpointSpec};
@@ -22,6 +23,8 @@ pub trait Opener<B: Backend> {
 pub struct Engine {
     /// Seed of the engine's random choices.
     pub seed: u64,
+    /// Replaces each report to the application, for tests of what is detected.
+    pub report_fault: Option<fn(Report) -> Vec<Report>>,
 }
 
 impl<B: Backend> Opener<B> for Engine
@@ -44,6 +47,7 @@ where
             backend.clock(),
         );
         let application = application?.meeting_second_copies(backend.repetitions());
-        Ok(Box::new(LocalApplication::new(Box::new(application))))
+        let application = LocalApplication::new(Box::new(application));
+        Ok(Box::new(application.with_report_fault(self.report_fault)))
     }
 }

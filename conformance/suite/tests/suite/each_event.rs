@@ -1,12 +1,8 @@
 //! Changes each event of a run once: the engine recovers, and a program that does not is detected.
 
-use efa_core::endpoint::Instant;
-use efa_play::application::checked::CheckedApplication;
-use efa_play::application::{Report, Request, RequestError, Started, Token};
-use efa_play::operation::{EndpointIndex, Payload, pattern::Difference};
-use efa_play::scenario::{EndpointSpec, Software};
+use efa_play::application::Report;
+use efa_play::scenario::Software;
 use efa_play::trace::Trace;
-use efa_replay::replay::backend::BackendError;
 use efa_replay::replay::emu::Emu;
 use efa_replay::replay::{Engine, Opener};
 use efa_replay::synthetic;
@@ -60,63 +56,10 @@ fn the_engine_gets_over_each_event() {
 }
 
 /// The engine with an error in its reports to the application.
-struct FaultyEngine(fn(Report) -> Vec<Report>);
-
-struct FaultyApplication {
-    right: Box<dyn CheckedApplication>,
-    wrong: fn(Report) -> Vec<Report>,
-}
-
-impl Opener<Emu> for FaultyEngine {
-    fn open(
-        &mut self,
-        backend: &mut Emu,
-        endpoint: &EndpointSpec,
-    ) -> Result<Box<dyn CheckedApplication>, BackendError> {
-        let right = Engine::default().open(backend, endpoint)?;
-        let wrong = self.0;
-        Ok(Box::new(FaultyApplication { right, wrong }))
-    }
-}
-
-impl CheckedApplication for FaultyApplication {
-    fn address(&self) -> Result<Vec<u8>, RequestError> {
-        self.right.address()
-    }
-
-    fn insert(&mut self, peer: EndpointIndex, address: &[u8]) -> Result<(), RequestError> {
-        self.right.insert(peer, address)
-    }
-
-    fn start(
-        &mut self,
-        token: Token,
-        request: &Request,
-        expected: Option<u64>,
-    ) -> Result<Started, RequestError> {
-        self.right.start(token, request, expected)
-    }
-
-    fn check(
-        &mut self,
-        token: Token,
-        offset: usize,
-        payload: Payload,
-    ) -> Result<Option<Difference>, RequestError> {
-        self.right.check(token, offset, payload)
-    }
-
-    fn poll(&mut self) -> Result<Vec<Report>, RequestError> {
-        let reports = self.right.poll()?;
-        Ok(reports.into_iter().flat_map(self.wrong).collect())
-    }
-
-    fn events(&mut self) -> Result<Vec<String>, RequestError> {
-        self.right.events()
-    }
-
-    fn next_timeout(&self) -> Option<Instant> {
-        self.right.next_timeout()
+fn faulty(report_fault: fn(Report) -> Vec<Report>) -> Engine {
+    Engine {
+        report_fault: Some(report_fault),
+        ..Engine::default()
     }
 }
 
@@ -126,12 +69,7 @@ fn hidden_failures_are_detected() {
         Some(_) => Vec::new(),
         None => vec![report],
     };
-    let turns = turns(
-        "read-direct.pcapng",
-        0,
-        &mut FaultyEngine(wrong),
-        Change::Fail,
-    );
+    let turns = turns("read-direct.pcapng", 0, &mut faulty(wrong), Change::Fail);
     let found = turns
         .texts
         .iter()
@@ -145,12 +83,7 @@ fn failures_reported_as_success_are_detected() {
         let failure = None;
         vec![Report { failure, ..report }]
     };
-    let turns = turns(
-        "read-direct.pcapng",
-        0,
-        &mut FaultyEngine(wrong),
-        Change::Fail,
-    );
+    let turns = turns("read-direct.pcapng", 0, &mut faulty(wrong), Change::Fail);
     let found = turns
         .texts
         .iter()
@@ -162,7 +95,7 @@ fn failures_reported_as_success_are_detected() {
 fn a_program_that_completes_twice_is_noticed() {
     let wrong = |report: Report| vec![report.clone(), report];
     for change in Change::ALL {
-        let turns = turns("eager-tagged.pcapng", 0, &mut FaultyEngine(wrong), change);
+        let turns = turns("eager-tagged.pcapng", 0, &mut faulty(wrong), change);
         let found = turns
             .texts
             .iter()
