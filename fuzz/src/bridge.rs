@@ -11,8 +11,8 @@ use efa_core::nic::Status;
 use efa_shm::DeviceName;
 use efa_shm::fuzzing::FuzzFabric;
 use efa_shm::remote::{FRAME_HEADER, ReceivePolicy, RemoteDevice, RemoteMachine, fuzzing};
+use efa_testing::choices::Choices;
 
-use crate::choices::Choices;
 use crate::victim::{Victim, in_fabric};
 
 const STEPS: usize = 400;

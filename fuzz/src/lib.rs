@@ -5,7 +5,6 @@
 
 mod bridge;
 mod capture;
-mod choices;
 mod fault;
 mod link;
 mod pci;

@@ -7,8 +7,8 @@
 
 use efa_device_model::link::HostSegment;
 use efa_shm::fuzzing::FuzzFabric;
+use efa_testing::choices::Choices;
 
-use crate::choices::Choices;
 use crate::victim::{REGION, Victim, in_fabric};
 
 const STEPS: usize = 400;

@@ -12,8 +12,7 @@ use efa_device_model::profile::Profile;
 use efa_pci::function::{Bars, Function, Register};
 use efa_pci::vfio::{Session, Stream};
 use efa_shm::{Engine, Fabric, HostConfig};
-
-use crate::choices::Choices;
+use efa_testing::choices::Choices;
 
 const PAGE: u64 = 4096;
 /// The guest's memory is this much of a file, from address 0 on; as many bytes of the file after it

@@ -19,8 +19,7 @@ use efa_device_model::device::connected::{
 };
 use efa_device_model::device::queue::CompletionEntry;
 use efa_device_model::link::{Operation, RequestHeader};
-
-use crate::choices::Choices;
+use efa_testing::choices::Choices;
 use efa_testing::device::net::codes::{
     DATA_VALID, MATCH, RECV, SYNC_REQUESTED, TAGGED, WITHOUT_TAG,
 };

@@ -10,9 +10,8 @@ use efa_device_model::link::{Operation, RemoteRange, RequestHeader};
 use efa_device_model::profile::Profile;
 use efa_device_model::provider::{CompletionQueue, SendData, SendOpcode, UdAddress};
 use efa_shm::fuzzing::{FuzzFabric, FuzzSession, RecordFields};
+use efa_testing::choices::Choices;
 use efa_testing::device::{ClientQueues, QKEY, RdmaOperation, Setup};
-
-use crate::choices::Choices;
 
 const QPN: Qpn = Qpn(7);
 

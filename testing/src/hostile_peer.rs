@@ -14,6 +14,7 @@ use efa_core::endpoint::*;
 use efa_core::nic::{Access, DeviceCaps, Nic, RemoteKey, Source, Status, UserSlice};
 use efa_core::wire::*;
 
+use crate::choices::Choices;
 use crate::nic::{DeviceTraits, MEMORY, Network, NetworkNic};
 use crate::pattern;
 
@@ -62,44 +63,17 @@ const DEFERRED_BYTES: usize = 64 << 10;
 const RECV_DEPTH: usize = 32;
 const SEND_DEPTH: usize = 16;
 
-/// The bytes that determine the whole run.
-struct Choices<'a>(&'a [u8]);
-
-impl Choices<'_> {
-    fn byte(&mut self) -> u8 {
-        match self.0.split_first() {
-            Some((first, rest)) => {
-                self.0 = rest;
-                *first
-            }
-            None => 0,
-        }
-    }
-
-    fn below(&mut self, limit: usize) -> usize {
-        usize::from(self.byte()) % limit.max(1)
-    }
-
-    fn word(&mut self) -> u32 {
-        u32::from_le_bytes([self.byte(), self.byte(), self.byte(), self.byte()])
-    }
-
-    fn flag(&mut self) -> bool {
-        self.byte() & 1 == 1
-    }
-
-    /// A length near one of the limits, or any.
-    fn length(&mut self) -> u64 {
-        match self.byte() {
-            0 => 0,
-            1 => 1,
-            2 => MTU as u64,
-            3 => u64::MAX,
-            4 => u64::MAX - 100,
-            5 => 1 << 32,
-            6 => self.word().into(),
-            other => u64::from(other) * 16,
-        }
+/// A length near one of the limits, or any.
+fn length(choices: &mut Choices<'_>) -> u64 {
+    match choices.byte() {
+        0 => 0,
+        1 => 1,
+        2 => MTU as u64,
+        3 => u64::MAX,
+        4 => u64::MAX - 100,
+        5 => 1 << 32,
+        6 => choices.word().into(),
+        other => u64::from(other) * 16,
     }
 }
 
@@ -112,6 +86,7 @@ struct Conversation {
 
 /// The endpoint under test and everything around it.
 struct HostileRun<'a> {
+    /// The bytes that determine the whole run.
     choices: Choices<'a>,
     network: Network,
     dut: Endpoint<NetworkNic>,
@@ -430,11 +405,11 @@ impl<'a> HostileRun<'a> {
     fn packet(&mut self) -> Vec<u8> {
         let kind = self.choices.below(18);
         let (msg_id, options) = (self.msg_id(), self.options());
-        let msg_length = self.choices.length();
+        let msg_length = length(&mut self.choices);
         let seg_offset = match self.choices.byte() {
             0..128 => 0,
             128..200 => 150,
-            _ => self.choices.length(),
+            _ => length(&mut self.choices),
         };
         let payload = pattern(self.choices.below(MTU - 60), kind as u8);
         let (send_id, recv_id) = (SendId(self.id()), RecvId(self.id()));
@@ -494,7 +469,7 @@ impl<'a> HostileRun<'a> {
                 msg_length,
                 send_id,
                 seg_offset,
-                runt_length: self.choices.length(),
+                runt_length: length(&mut self.choices),
                 tag,
                 read_iov: iovs,
                 options,
@@ -532,7 +507,7 @@ impl<'a> HostileRun<'a> {
                 rma_iov: iovs,
                 msg_length,
                 recv_id,
-                recv_length: self.choices.length() as u32,
+                recv_length: length(&mut self.choices) as u32,
                 options,
             }
             .to_packet(&[]),

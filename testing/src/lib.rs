@@ -2,6 +2,7 @@
 //! package.
 
 pub mod addresses;
+pub mod choices;
 #[cfg(feature = "device")]
 pub mod device;
 #[cfg(feature = "engine")]

@@ -1,14 +1,16 @@
-//! Choices from the bytes of an input.
+//! Choices from the bytes of an input, for fuzz targets.
 
 /// Takes bytes from the front; zeros when there are none left.
-pub(crate) struct Choices<'a>(pub(crate) &'a [u8]);
+pub struct Choices<'a>(pub &'a [u8]);
 
 impl Choices<'_> {
-    pub(crate) fn is_over(&self) -> bool {
+    /// Whether all bytes are taken.
+    pub fn is_over(&self) -> bool {
         self.0.is_empty()
     }
 
-    pub(crate) fn byte(&mut self) -> u8 {
+    /// The next byte.
+    pub fn byte(&mut self) -> u8 {
         let Some((first, rest)) = self.0.split_first() else {
             return 0;
         };
@@ -16,20 +18,33 @@ impl Choices<'_> {
         *first
     }
 
-    pub(crate) fn half(&mut self) -> u16 {
+    /// A number below the limit.
+    pub fn below(&mut self, limit: usize) -> usize {
+        usize::from(self.byte()) % limit.max(1)
+    }
+
+    /// A yes or no.
+    pub fn flag(&mut self) -> bool {
+        self.byte() & 1 == 1
+    }
+
+    /// The next 16 bits.
+    pub fn half(&mut self) -> u16 {
         u16::from_le_bytes([self.byte(), self.byte()])
     }
 
-    pub(crate) fn word(&mut self) -> u32 {
+    /// The next 32 bits.
+    pub fn word(&mut self) -> u32 {
         u32::from(self.half()) | u32::from(self.half()) << 16
     }
 
-    pub(crate) fn long(&mut self) -> u64 {
+    /// The next 64 bits.
+    pub fn long(&mut self) -> u64 {
         u64::from(self.word()) | u64::from(self.word()) << 32
     }
 
     /// A number near an interesting value, or any number.
-    pub(crate) fn number(&mut self) -> u64 {
+    pub fn number(&mut self) -> u64 {
         match self.byte() {
             0 => 0,
             1 => 1,
@@ -43,7 +58,8 @@ impl Choices<'_> {
         }
     }
 
-    pub(crate) fn length(&mut self) -> u32 {
+    /// A length near one of a device's limits, or any.
+    pub fn length(&mut self) -> u32 {
         match self.byte() {
             0 => 0,
             1 => 1,
