@@ -39,11 +39,12 @@
 
 use std::fs::File;
 use std::io::{self, BufRead as _, BufReader, Write as _};
-use std::os::fd::{AsRawFd as _, OwnedFd};
+use std::os::fd::OwnedFd;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread::JoinHandle;
 
 use efa_core::nic::UserSlice;
+use rustix::event::{PollFd, PollFlags, poll};
 
 /// Reports memory whose pages were replaced.
 pub(crate) trait MemoryMonitor {
@@ -197,19 +198,14 @@ impl Shared {
 
     /// Reads reports until `stopped` is readable. Does not allocate.
     fn read_until(&self, stopped: &io::PipeReader) {
-        let waiting = |fd| libc::pollfd {
-            fd,
-            events: libc::POLLIN,
-            revents: 0,
-        };
         loop {
             let mut both = [
-                waiting(self.userfault.as_raw_fd()),
-                waiting(stopped.as_raw_fd()),
+                PollFd::new(&self.userfault, PollFlags::IN),
+                PollFd::new(stopped, PollFlags::IN),
             ];
-            // SAFETY: two structures, which are valid for writes.
-            unsafe { libc::poll(both.as_mut_ptr(), 2, -1) };
-            if both[1].revents != 0 {
+            // If a signal interrupts it, there is nothing to read.
+            let _ = poll(&mut both, None);
+            if !both[1].revents().is_empty() {
                 return;
             }
             let mut reported = self.lock();
@@ -240,8 +236,7 @@ impl ReportedChanges {
 
 /// The pages of a range of memory: the address of the first one, and the end of the last one.
 fn whole_pages(memory: UserSlice) -> Option<(u64, u64)> {
-    // SAFETY: the call only returns a number.
-    let page = u64::try_from(unsafe { libc::sysconf(libc::_SC_PAGESIZE) }).ok()?;
+    let page = rustix::param::page_size() as u64;
     let end = memory.address.checked_add(memory.length as u64)?;
     let end = end.checked_next_multiple_of(page)?;
     let start = memory.address - memory.address % page;
@@ -319,10 +314,13 @@ mod signals {
 /// The kernel's interface, `linux/userfaultfd.h`.
 mod abi {
     use super::{Change, ChangeKind, OwnedFd, io};
-    use std::os::fd::{AsRawFd as _, FromRawFd as _};
+    use rustix::io::Errno;
+    use rustix::ioctl::opcode::read_write;
+    use rustix::ioctl::{Opcode, Updater, ioctl};
+    use rustix::mm::{UserfaultfdFlags, userfaultfd};
 
     const API: u64 = 0xAA;
-    const USER_MODE_ONLY: i32 = 1;
+    const USER_MODE_ONLY: u32 = 1;
     const EVENT_REMAP: u64 = 1 << 2;
     const EVENT_REMOVE: u64 = 1 << 3;
     const EVENT_UNMAP: u64 = 1 << 6;
@@ -354,55 +352,41 @@ mod abi {
         zeroed: i64,
     }
 
-    /// `struct uffd_msg`, with the arguments of the requested events.
-    #[repr(C)]
-    #[derive(Default)]
-    struct Message {
-        event: u8,
-        reserved: [u8; 7],
-        arguments: [u64; 3],
-    }
-
+    /// The size of a `struct uffd_msg`: the event, and three words of arguments.
+    const MESSAGE: usize = 32;
     const REMAP: u8 = 0x14;
     const REMOVE: u8 = 0x15;
     const UNMAP: u8 = 0x16;
 
-    /// `_IOWR(0xAA, number, T)`.
-    const fn request<T>(number: u64) -> libc::Ioctl {
-        (3 << 30 | (size_of::<T>() as u64) << 16 | 0xAA << 8 | number) as libc::Ioctl
-    }
+    const UFFDIO_API: Opcode = read_write::<Api>(0xAA, 0x3F);
+    const UFFDIO_REGISTER: Opcode = read_write::<Register>(0xAA, 0x00);
+    const UFFDIO_ZEROPAGE: Opcode = read_write::<ZeroPage>(0xAA, 0x04);
 
-    const UFFDIO_API: libc::Ioctl = request::<Api>(0x3F);
-    const UFFDIO_REGISTER: libc::Ioctl = request::<Register>(0x00);
-    const UFFDIO_ZEROPAGE: libc::Ioctl = request::<ZeroPage>(0x04);
+    fn ask<const REQUEST: Opcode, T>(userfault: &OwnedFd, argument: &mut T) -> Result<(), Errno> {
+        // SAFETY: the structure is the request's. None of the requests changes memory or access to
+        // it.
+        unsafe { ioctl(userfault, Updater::<REQUEST, T>::new(argument)) }
+    }
 
     /// Opens a userfaultfd that reports changes of mappings.
     pub(super) fn open() -> io::Result<OwnedFd> {
-        let open = |flags: i32| {
-            let flags = libc::O_CLOEXEC | libc::O_NONBLOCK | flags;
-            // SAFETY: the call takes no pointer.
-            let fd = unsafe { libc::syscall(libc::SYS_userfaultfd, flags) };
-            match i32::try_from(fd) {
-                // SAFETY: a new descriptor.
-                Ok(fd) if fd >= 0 => Ok(unsafe { OwnedFd::from_raw_fd(fd) }),
-                _ => Err(io::Error::last_os_error()),
-            }
+        let open = |mode| {
+            let flags = UserfaultfdFlags::CLOEXEC | UserfaultfdFlags::NONBLOCK | mode;
+            // SAFETY: no access to memory waits for an answer to it.
+            unsafe { userfaultfd(flags) }
         };
         // Unprivileged programs may use this variant. Linux before 5.11 does not have it.
-        let opened = open(USER_MODE_ONLY).or_else(|error| match error.raw_os_error() {
-            Some(libc::EINVAL) => open(0),
-            _ => Err(error),
-        })?;
+        let opened = match open(UserfaultfdFlags::from_bits_retain(USER_MODE_ONLY)) {
+            Err(Errno::INVAL) => open(UserfaultfdFlags::empty()),
+            opened => opened,
+        }?;
         let mut api = Api {
             api: API,
             features: EVENT_UNMAP | EVENT_REMOVE | EVENT_REMAP,
             ioctls: 0,
         };
-        // SAFETY: the structure is the request's, and valid for writes.
-        match unsafe { libc::ioctl(opened.as_raw_fd(), UFFDIO_API, &raw mut api) } {
-            0 => Ok(opened),
-            _ => Err(io::Error::last_os_error()),
-        }
+        ask::<UFFDIO_API, _>(&opened, &mut api)?;
+        Ok(opened)
     }
 
     /// Watches a range. Returns whether the kernel supports that.
@@ -413,11 +397,7 @@ mod abi {
             mode: REGISTER_MODE_WP,
             ioctls: 0,
         };
-        // SAFETY: the structure is the request's, and valid for writes. The mode changes no access
-        // to the memory.
-        let result =
-            unsafe { libc::ioctl(userfault.as_raw_fd(), UFFDIO_REGISTER, &raw mut register) };
-        result == 0
+        ask::<UFFDIO_REGISTER, _>(userfault, &mut register).is_ok()
     }
 
     /// Returns whether a change is in progress whose report was not read, or whose caller has not
@@ -429,28 +409,20 @@ mod abi {
             mode: 0,
             zeroed: 0,
         };
-        // SAFETY: the structure is the request's, and valid for writes. A zero length is invalid
-        // for every page, so the call changes nothing.
-        let result =
-            unsafe { libc::ioctl(userfault.as_raw_fd(), UFFDIO_ZEROPAGE, &raw mut nothing) };
-        // Only this error means that no change is pending.
-        result == 0 || io::Error::last_os_error().raw_os_error() != Some(libc::EINVAL)
+        // A zero length is invalid for every page. Only this error means that no change is pending.
+        ask::<UFFDIO_ZEROPAGE, _>(userfault, &mut nothing) != Err(Errno::INVAL)
     }
 
     /// Reads the next report. `None` if there is none.
     pub(super) fn read(userfault: &OwnedFd) -> Option<Change> {
         loop {
-            let mut message = Message::default();
-            let length = size_of::<Message>();
-            // SAFETY: the message is valid for writes of its size, and every bit pattern of it is
-            // valid.
-            let result =
-                unsafe { libc::read(userfault.as_raw_fd(), (&raw mut message).cast(), length) };
-            if result != length as isize {
+            let mut message = [0; MESSAGE];
+            if rustix::io::read(userfault, &mut message) != Ok(MESSAGE) {
                 return None;
             }
-            let [first, second, third] = message.arguments;
-            let (start, end, kind) = match message.event {
+            let (words, _) = message.as_chunks();
+            let [first, second, third] = [1, 2, 3].map(|word| u64::from_ne_bytes(words[word]));
+            let (start, end, kind) = match message[0] {
                 UNMAP => (first, second, ChangeKind::Done),
                 REMOVE => (first, second, ChangeKind::Coming),
                 // From, to, length.
@@ -470,7 +442,6 @@ mod abi {
             assert_eq!(UFFDIO_API, 0xC018_AA3F);
             assert_eq!(UFFDIO_REGISTER, 0xC020_AA00);
             assert_eq!(UFFDIO_ZEROPAGE, 0xC020_AA04);
-            assert_eq!(size_of::<Message>(), 32);
         }
     }
 }
