@@ -265,7 +265,7 @@ impl<'a> ProcessRunner<'a> {
     fn listen(&mut self, only: &[EndpointIndex]) -> Result<bool, RunError> {
         let mut heard = false;
         for at in self.chosen(only) {
-            while let Some(event) = self.players[at].hear(Duration::from_millis(1))? {
+            while let Some(event) = self.players[at].receive(Duration::from_millis(1))? {
                 heard = true;
                 self.take(at, event);
             }

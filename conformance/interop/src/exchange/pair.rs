@@ -179,7 +179,7 @@ impl<'a> Pair<'a> {
     pub(super) fn listen(&mut self) -> Result<bool, NotMeasured> {
         let mut heard = false;
         for at in [INITIATOR, TARGET] {
-            while let Some(event) = self.players[at].hear(PAUSE)? {
+            while let Some(event) = self.players[at].receive(PAUSE)? {
                 heard = true;
                 self.take(at, event);
             }

@@ -67,20 +67,20 @@ pub(super) fn listen(
         }
         let text = String::from_utf8_lossy(&line);
         let text = text.trim_end();
-        let heard = match is_whole {
+        let event = match is_whole {
             Some(true) => Event::parse(text).map_err(|error| error.to_string()),
             Some(false) => Err(format!("no line is longer than {LONGEST_ANSWER} bytes")),
             None => Err("the line feed that ends a line is missing".into()),
         };
-        let heard = heard.map(Event::printable).map_err(|problem| InvalidLine {
+        let event = event.map(Event::printable).map_err(|problem| InvalidLine {
             line: shown(text),
             problem,
             is_unfinished: is_whole.is_none(),
         });
         unfinished.set(b"");
         line.clear();
-        let is_last = heard.is_err();
-        if sender.send(heard).is_err() || is_last {
+        let is_last = event.is_err();
+        if sender.send(event).is_err() || is_last {
             return;
         }
     }

@@ -32,7 +32,7 @@ pub struct Player {
     endpoint: String,
     child: Child,
     input: Option<ChildStdin>,
-    heard: Receiver<Result<Event, InvalidLine>>,
+    events: Receiver<Result<Event, InvalidLine>>,
     unfinished: PartialLine,
     /// The expected output, for messages.
     expected: String,
@@ -66,7 +66,7 @@ impl Player {
                 program,
                 source,
             })?;
-        let (sender, heard) = sync_channel(HEARD);
+        let (sender, events) = sync_channel(EVENT_LIMIT);
         let unfinished = PartialLine::default();
         if let Some(output) = child.stdout.take() {
             let unfinished = unfinished.clone();
@@ -78,7 +78,7 @@ impl Player {
             endpoint,
             child,
             input,
-            heard,
+            events,
             unfinished,
             expected: String::new(),
             timeouts,
@@ -134,7 +134,7 @@ impl Player {
     }
 
     /// Sends a command.
-    pub fn tell(&mut self, command: &Command) -> Result<(), PlayerError> {
+    pub fn send(&mut self, command: &Command) -> Result<(), PlayerError> {
         self.write(command).map_err(|_| self.ended())
     }
 
@@ -147,8 +147,8 @@ impl Player {
     }
 
     /// Waits for the next event; `None` if none arrived in time.
-    pub fn hear(&mut self, limit: Duration) -> Result<Option<Event>, PlayerError> {
-        match self.heard.recv_timeout(limit) {
+    pub fn receive(&mut self, limit: Duration) -> Result<Option<Event>, PlayerError> {
+        match self.events.recv_timeout(limit) {
             Ok(Ok(event)) => Ok(Some(event)),
             Ok(Err(InvalidLine { line, .. })) if self.identity.is_none() && is_version_1(&line) => {
                 self.kill();
@@ -164,14 +164,14 @@ impl Player {
     /// to `aside`.
     pub fn ask(&mut self, command: &Command, aside: &mut Vec<Event>) -> Result<Event, PlayerError> {
         self.identity()?;
-        while let Ok(early) = self.heard.try_recv() {
+        while let Ok(early) = self.events.try_recv() {
             match early {
-                Ok(event) if event.is_answer() => return Err(self.unasked(&event)),
+                Ok(event) if event.is_answer() => return Err(self.unrequested(&event)),
                 Ok(event) => aside.push(event),
                 Err(unclear) => return Err(self.unclear(unclear)),
             }
         }
-        self.tell(command)?;
+        self.send(command)?;
         self.answer(command, self.timeouts.answer, aside)
     }
 
@@ -185,11 +185,11 @@ impl Player {
         let most = aside.len() + MOST_ASIDE;
         loop {
             let left = deadline.saturating_duration_since(Instant::now());
-            match self.hear(left)? {
+            match self.receive(left)? {
                 Some(event @ (Event::Completed { .. } | Event::Reported { .. })) => {
                     if aside.len() == most {
                         let problem = format!("there are {MOST_ASIDE} such lines before an answer");
-                        return Err(self.rubbish(&event.line(), &problem, PRINT_ONE_ANSWER));
+                        return Err(self.malformed(&event.line(), &problem, PRINT_ONE_ANSWER));
                     }
                     aside.push(event);
                 }
@@ -224,7 +224,7 @@ impl Player {
         }
         let unfinished = self.unfinished.shown();
         self.input = None;
-        let late = self.heard.recv_timeout(self.delays.end_time());
+        let late = self.events.recv_timeout(self.delays.end_time());
         if matches!(late, Err(RecvTimeoutError::Timeout)) {
             self.delays.lingered();
         }
@@ -255,7 +255,7 @@ impl Player {
         }
     }
 
-    fn rubbish(&mut self, line: &str, problem: &str, remedy: &'static str) -> PlayerError {
+    fn malformed(&mut self, line: &str, problem: &str, remedy: &'static str) -> PlayerError {
         self.kill();
         PlayerError::Rubbish {
             endpoint: self.endpoint.clone(),
@@ -284,22 +284,22 @@ impl Player {
             true => "end each line with a line feed, and flush it",
             false => "print nothing but answers to standard output, and messages to standard error",
         };
-        self.rubbish(&line, &problem, remedy)
+        self.malformed(&line, &problem, remedy)
     }
 
     /// The error for an answer without a command.
-    fn unasked(&mut self, event: &Event) -> PlayerError {
+    fn unrequested(&mut self, event: &Event) -> PlayerError {
         let problem = format!(
             "no command asked for it: {} had come already",
             self.expected
         );
-        self.rubbish(&event.line(), &problem, PRINT_ONE_ANSWER)
+        self.malformed(&event.line(), &problem, PRINT_ONE_ANSWER)
     }
 
     /// The error for an answer that does not belong to its command.
     pub fn unexpected(&mut self, event: &Event) -> PlayerError {
         let problem = format!("{} was expected", self.expected);
-        self.rubbish(&event.line(), &problem, PRINT_ONE_ANSWER)
+        self.malformed(&event.line(), &problem, PRINT_ONE_ANSWER)
     }
 
     /// Checks the address of an endpoint that was opened.
@@ -320,7 +320,7 @@ impl Player {
             bytes.len()
         );
         let remedy = "print its 64 hexadecimal digits";
-        Err(self.rubbish(&event.line(), &problem, remedy))
+        Err(self.malformed(&event.line(), &problem, remedy))
     }
 
     fn refused(&self, text: &str) -> PlayerError {
@@ -433,7 +433,7 @@ impl Player {
                 let (capture, left) = self.rest();
                 match left {
                     None => Ok(capture),
-                    Some(Ok(event)) => Err(self.unasked(&event)),
+                    Some(Ok(event)) => Err(self.unrequested(&event)),
                     Some(Err(unclear)) => {
                         self.expected = "nothing more".into();
                         Err(self.unclear(unclear))
@@ -483,23 +483,23 @@ impl Player {
     /// The capture in an ended program's output, and the first unrequested answer.
     fn rest(&self) -> (Vec<u8>, Option<Result<Event, InvalidLine>>) {
         let mut capture = Vec::new();
-        let mut unasked = None;
+        let mut unrequested = None;
         // The program's output was sent, or is sent during this wait. A surviving child process may
         // hold the output open.
-        while let Ok(heard) = self.heard.recv_timeout(self.delays.end_time()) {
-            match heard {
+        while let Ok(event) = self.events.recv_timeout(self.delays.end_time()) {
+            match event {
                 Ok(Event::Captured { bytes }) => capture.extend(bytes.0),
                 // Completions after the last poll are ignored.
                 Ok(event) if !event.is_answer() => {}
-                other => unasked = unasked.or(Some(other)),
+                other => unrequested = unrequested.or(Some(other)),
             }
         }
-        (capture, unasked)
+        (capture, unrequested)
     }
 }
 
 /// The number of unread events after which the program has to wait.
-const HEARD: usize = 4096;
+const EVENT_LIMIT: usize = 4096;
 
 impl Drop for Player {
     fn drop(&mut self) {

@@ -246,14 +246,14 @@ impl Rig {
     /// end before they are released.
     pub(crate) fn close_upon_release(&mut self, at: EndpointIndex, label: &str) {
         let player = self.players[at].as_mut().expect("the endpoint lives");
-        player.tell(&Command::Close {}).unwrap();
-        if let Some(event) = player.hear(Duration::from_secs(1)).unwrap() {
+        player.send(&Command::Close {}).unwrap();
+        if let Some(event) = player.receive(Duration::from_secs(1)).unwrap() {
             panic!("closing does not wait: {event:?}");
         }
         self.release(label);
         loop {
             let player = self.players[at].as_mut().expect("the endpoint lives");
-            match player.hear(PATIENCE).unwrap() {
+            match player.receive(PATIENCE).unwrap() {
                 Some(Event::Done {}) => return,
                 Some(event) => self.note(at, event),
                 None => panic!("closing does not end"),
@@ -369,7 +369,7 @@ impl Rig {
     pub(crate) fn await_death(&mut self, at: EndpointIndex) {
         let wait = Wait::start();
         while let Some(player) = &mut self.players[at] {
-            match player.hear(Duration::from_millis(2)) {
+            match player.receive(Duration::from_millis(2)) {
                 Ok(None) => self.turn_of(&[at]),
                 Ok(Some(event)) => self.note(at, event),
                 Err(_) => self.forget(at),

@@ -235,8 +235,8 @@ fn invalid_output_is_quoted_with_the_error() {
 #[test]
 fn killed_for_invalid_lines_is_no_crash() {
     let mut player = shell(&format!("{HELLO} read line; echo Hello; cat"));
-    let rubbish = player.ask(&Command::Poll {}, &mut Vec::new());
-    assert!(rubbish.unwrap_err().to_string().contains("`Hello`"));
+    let malformed = player.ask(&Command::Poll {}, &mut Vec::new());
+    assert!(malformed.unwrap_err().to_string().contains("`Hello`"));
     player.end_soon().unwrap();
 }
 
