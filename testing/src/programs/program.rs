@@ -125,6 +125,11 @@ impl Program {
         self.stdout.so_far()
     }
 
+    /// Its output so far, standard output first.
+    pub fn said(&self) -> String {
+        self.stdout.so_far() + &self.stderr.so_far()
+    }
+
     /// Sends it a signal.
     pub fn signal(&self, signal: i32) {
         // SAFETY: takes no pointers. The child was not waited for, so the pid is its own.
@@ -159,6 +164,34 @@ impl Program {
             status,
             stdout: self.stdout.within(PATIENCE),
             stderr: self.stderr.within(PATIENCE),
+        }
+    }
+
+    /// As [`Program::wait`]; the exit status, and the output, standard output first.
+    #[track_caller]
+    pub fn outcome(self) -> (Option<i32>, String) {
+        let finished = self.wait();
+        (finished.status.code(), finished.stdout + &finished.stderr)
+    }
+
+    /// Waits for a line with this text on one of its streams.
+    ///
+    /// # Panics
+    /// If it takes longer than [`PATIENCE`].
+    #[track_caller]
+    pub fn wait_for(&self, text: &str) -> String {
+        let wait = Wait::start();
+        loop {
+            for said in [&self.stdout, &self.stderr].map(Printed::so_far) {
+                // A line may be incomplete.
+                let mut lines = said
+                    .split_inclusive('\n')
+                    .filter(|line| line.ends_with('\n'));
+                if let Some(line) = lines.find(|line| line.contains(text)) {
+                    return line.trim_end().to_owned();
+                }
+            }
+            wait.pause(|| format!("{text:?} was not printed: {}", self.said()));
         }
     }
 

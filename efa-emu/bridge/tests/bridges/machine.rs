@@ -1,97 +1,12 @@
-//! Machines as namespaces, and the processes on them.
+//! Machines as namespaces, and the programs on them.
 
-use std::io::{BufRead, BufReader};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, Stdio};
-use std::sync::{Arc, Mutex};
-use std::thread::JoinHandle;
+use std::process::Command;
 
 use efa_commands::namespaces::Namespaces;
 use efa_testing::patience::Wait;
+use efa_testing::programs::Program;
 use efa_testing::workspace::{built, efa_emu};
-
-/// A process that is killed when this is dropped.
-pub(crate) struct Process {
-    pub(crate) child: Child,
-    said: Arc<Mutex<String>>,
-    /// Reads its output until all writers have closed it.
-    reader: JoinHandle<()>,
-}
-
-impl Process {
-    pub(crate) fn start(mut command: Command) -> Process {
-        command.stdin(Stdio::null());
-        let (reader, writer) = std::io::pipe().unwrap();
-        command.stdout(writer.try_clone().unwrap()).stderr(writer);
-        let child = command.spawn().unwrap();
-        // The command's copies of the writing end would keep the reader waiting.
-        drop(command);
-        let said = Arc::<Mutex<String>>::default();
-        let heard = Arc::clone(&said);
-        let reader = std::thread::spawn(move || {
-            let mut reader = BufReader::new(reader);
-            let mut line = String::new();
-            while reader.read_line(&mut line).is_ok_and(|count| count > 0) {
-                heard.lock().unwrap().push_str(&std::mem::take(&mut line));
-            }
-        });
-        Process {
-            child,
-            said,
-            reader,
-        }
-    }
-
-    pub(crate) fn child_id(&self) -> rustix::process::Pid {
-        rustix::process::Pid::from_child(&self.child)
-    }
-
-    /// Sends SIGTERM.
-    pub(crate) fn stop(&self) {
-        rustix::process::kill_process(self.child_id(), rustix::process::Signal::TERM).unwrap();
-    }
-
-    pub(crate) fn said(&self) -> String {
-        self.said.lock().unwrap().clone()
-    }
-
-    /// Waits for this text in its output; returns the line.
-    #[track_caller]
-    pub(crate) fn wait_for(&self, text: &str) -> String {
-        let wait = Wait::start();
-        loop {
-            let said = self.said();
-            // A line may be incomplete.
-            let mut lines = said
-                .split_inclusive('\n')
-                .filter(|line| line.ends_with('\n'));
-            if let Some(line) = lines.find(|line| line.contains(text)) {
-                return line.trim_end().to_owned();
-            }
-            wait.pause(|| format!("{text:?} was not printed: {said}"));
-        }
-    }
-
-    #[track_caller]
-    pub(crate) fn wait_end(&mut self) -> (Option<i32>, String) {
-        let wait = Wait::start();
-        loop {
-            if let Some(status) = self.child.try_wait().unwrap()
-                && self.reader.is_finished()
-            {
-                return (status.code(), self.said());
-            }
-            wait.pause(|| format!("it does not end: {}", self.said()));
-        }
-    }
-}
-
-impl Drop for Process {
-    fn drop(&mut self) {
-        let _ = self.child.kill();
-        let _ = self.child.wait();
-    }
-}
 
 /// A machine: a process that keeps its namespaces alive.
 pub(crate) struct Machine {
@@ -117,16 +32,16 @@ impl Machine {
         self.namespaces.command(program)
     }
 
-    pub(crate) fn bridge(&self, key: &Path, options: &[&str]) -> Process {
+    pub(crate) fn bridge(&self, key: &Path, options: &[&str]) -> Program {
         let mut command = self.command(&built("efa-emu"));
         command.arg("bridge").arg("--key").arg(key).args(options);
-        Process::start(command)
+        Program::start(command)
     }
 
-    pub(crate) fn emulator(&self, arguments: &[&str]) -> Process {
+    pub(crate) fn emulator(&self, arguments: &[&str]) -> Program {
         let mut command = self.command(&built("efa-emu"));
         command.args(arguments);
-        Process::start(command)
+        Program::start(command)
     }
 
     /// Waits until the output of `efa-emu ps` contains this text.
@@ -134,7 +49,7 @@ impl Machine {
     pub(crate) fn wait_for_host(&self, text: &str) {
         let wait = Wait::start();
         loop {
-            let (_, listed) = self.emulator(&["ps"]).wait_end();
+            let (_, listed) = self.emulator(&["ps"]).outcome();
             if listed.contains(text) {
                 return;
             }
@@ -151,7 +66,7 @@ pub(crate) fn key(directory: &Path, name: &str) -> PathBuf {
 }
 
 /// The address at which a bridge listens, from its output.
-pub(crate) fn address(bridge: &Process) -> String {
+pub(crate) fn address(bridge: &Program) -> String {
     let line = bridge.wait_for("listens on");
     line.rsplit(' ').next().unwrap().to_owned()
 }
@@ -163,7 +78,7 @@ pub(crate) fn two(directory: &Path) -> Option<(PathBuf, Machine, Machine)> {
 }
 
 /// Two machines with connected bridges; `None` without namespaces.
-pub(crate) fn joined(directory: &Path, options: &[&str]) -> Option<[(Machine, Process); 2]> {
+pub(crate) fn joined(directory: &Path, options: &[&str]) -> Option<[(Machine, Program); 2]> {
     let (key, first, second) = two(directory)?;
     let here = first.bridge(&key, &[&["--listen", "127.0.0.1:0"], options].concat());
     let peer = address(&here);

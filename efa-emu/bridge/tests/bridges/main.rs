@@ -16,9 +16,10 @@ use std::process::Stdio;
 
 use efa_commands::ports::{free_port, is_listened_on};
 use efa_testing::patience::Wait;
+use efa_testing::programs::Program;
 use efa_testing::workspace::built;
 
-use machine::{Machine, Process, address, joined, two};
+use machine::{Machine, address, joined, two};
 
 /// Waits until a process listens at the port. The machines share one network.
 #[track_caller]
@@ -55,7 +56,7 @@ const TIMEOUT: [&str; 2] = ["--timeout", "15s"];
 #[test]
 fn programs_talk_and_a_killed_bridge_disconnects() {
     let directory = tempfile::tempdir().unwrap();
-    let Some([(first, here), (second, mut there)]) = joined(directory.path(), &TIMEOUT) else {
+    let Some([(first, here), (second, there)]) = joined(directory.path(), &TIMEOUT) else {
         return;
     };
     let port = free_port().unwrap();
@@ -69,11 +70,11 @@ fn programs_talk_and_a_killed_bridge_disconnects() {
     let words = |words: &[String]| -> Vec<&'static str> {
         words.iter().map(|word| &*word.clone().leak()).collect()
     };
-    let mut server = first.emulator(&words(&server));
+    let server = first.emulator(&words(&server));
     second.wait_for_host("alpha");
     wait_for_listener(port);
-    let mut client = second.emulator(&words(&client));
-    let (status, said) = client.wait_end();
+    let client = second.emulator(&words(&client));
+    let (status, said) = client.outcome();
     assert_eq!(
         status,
         Some(0),
@@ -82,7 +83,7 @@ fn programs_talk_and_a_killed_bridge_disconnects() {
         here.said()
     );
     assert!(said.contains("\n6m "), "{said}");
-    let (status, said) = server.wait_end();
+    let (status, said) = server.outcome();
     assert_eq!(status, Some(0), "{said}");
 
     // Only the other machine's bridge runs there, so its end is the end of the machine.
@@ -90,16 +91,16 @@ fn programs_talk_and_a_killed_bridge_disconnects() {
     let gamma = first.emulator(&["run", "--host", "gamma", "--", "sh", "-c", program]);
     gamma.wait_for("started");
     // A program starts when all machines know its host.
-    let (_, listed) = second.emulator(&["ps"]).wait_end();
+    let (_, listed) = second.emulator(&["ps"]).outcome();
     assert!(listed.contains("gamma"), "{listed}");
     let delta = second.emulator(&["run", "--host", "delta", "--", "sleep", "600"]);
     first.wait_for_host("delta");
-    there.child.kill().unwrap();
+    there.signal(libc::SIGKILL);
     // Its locks are released after its exit, which may be after the end of its connection.
-    there.child.wait().unwrap();
+    there.wait();
     here.wait_for("the connection with second is lost");
     // Its files are removed by the next process that lists the hosts.
-    let (_, listed) = second.emulator(&["ps"]).wait_end();
+    let (_, listed) = second.emulator(&["ps"]).outcome();
     assert!(
         listed.contains("delta") && !listed.contains("gamma"),
         "{listed}"
@@ -114,21 +115,19 @@ fn programs_talk_and_a_killed_bridge_disconnects() {
     // Their processes may end a moment later.
     let wait = Wait::start();
     loop {
-        let (_, listed) = second.emulator(&["ps"]).wait_end();
+        let (_, listed) = second.emulator(&["ps"]).outcome();
         if !listed.contains("gamma") && !listed.contains("delta") {
             break;
         }
         wait.pause(|| listed);
     }
     // Bridges that get a signal send a notice of the shutdown, and leave no files.
-    let mut here = here;
-    here.stop();
+    here.signal(libc::SIGTERM);
     again.wait_for("first has left");
-    let (status, said) = here.wait_end();
+    let (status, said) = here.outcome();
     assert_eq!(status, Some(0), "{said}");
-    let mut again = again;
-    again.stop();
-    assert_eq!(again.wait_end().0, Some(0));
+    again.signal(libc::SIGTERM);
+    assert_eq!(again.outcome().0, Some(0));
     for machine in [&first, &second] {
         let left = left_behind(machine);
         assert!(left.is_empty(), "{left}");
@@ -145,13 +144,12 @@ fn a_bridge_that_does_not_respond_is_awaited() {
     else {
         return;
     };
-    let stop = |signal| rustix::process::kill_process(here.child_id(), signal).unwrap();
-    stop(rustix::process::Signal::STOP);
+    here.signal(libc::SIGSTOP);
     let program = "echo started && exec sleep 600";
     let waiting = first.emulator(&["run", "--host", "late", "--", "sh", "-c", program]);
     waiting.wait_for("the bridge of the fabric default does not answer");
     waiting.wait_for("started");
-    stop(rustix::process::Signal::CONT);
+    here.signal(libc::SIGCONT);
     second.wait_for_host("late");
 }
 
@@ -171,11 +169,10 @@ fn a_bridge_survives_a_closed_output() {
     command.stdin(Stdio::null()).stdout(writer);
     let mut here = command.spawn().unwrap();
     there.wait_for("connected with first");
-    let mut there = there;
     let port = address(&there);
     // It must report that this one has left, and that there is another one.
-    there.stop();
-    assert_eq!(there.wait_end().0, Some(0));
+    there.signal(libc::SIGTERM);
+    assert_eq!(there.outcome().0, Some(0));
     let again = second.bridge(&key, &["--listen", &port]);
     again.wait_for("connected with first");
     let host = second.emulator(&["run", "--host", "beta", "--", "sleep", "600"]);
@@ -219,22 +216,22 @@ fn an_uplink_lives_as_long_as_its_programs() {
     let sharing = unnamed(&["sh", "-c", wait]);
     sharing.wait_for("started");
     first.wait_for_host("\nsecond ");
-    let (status, said) = unnamed(&["sh", "-c", "echo host $EFA_EMU_HOST"]).wait_end();
+    let (status, said) = unnamed(&["sh", "-c", "echo host $EFA_EMU_HOST"]).outcome();
     assert!(
         status == Some(0) && said.contains("host second\n"),
         "{said}"
     );
     drop(sharing);
     // The bridge already runs on both machines.
-    let (status, said) = run(&second, "gamma", &["true"]).wait_end();
+    let (status, said) = run(&second, "gamma", &["true"]).outcome();
     assert!(status == Some(0) && !said.contains("bridge"), "{said}");
-    let (status, said) = run(&first, "alpha", &["true"]).wait_end();
+    let (status, said) = run(&first, "alpha", &["true"]).outcome();
     assert!(status == Some(0) && !said.contains("bridge"), "{said}");
     // The longest name of a machine is also valid for a host.
     let long: &str = "x".repeat(64).leak();
     let named = Machine::new(long).expect("there were others");
     let words = [&["run"], &uplink[..], &["--", "true"]].concat();
-    let (status, said) = named.emulator(&words).wait_end();
+    let (status, said) = named.emulator(&words).outcome();
     assert_eq!(status, Some(0), "{said}");
     // Other characters of machine names are invalid for hosts.
     let rename =
@@ -244,12 +241,12 @@ fn an_uplink_lives_as_long_as_its_programs() {
         .args(["-c", rename])
         .arg(built("efa-emu"))
         .args(&words);
-    let (status, said) = Process::start(command).wait_end();
+    let (status, said) = Program::start(command).outcome();
     let reason = "--host gives another one: host name \"a+b\" is not valid";
     assert!(status == Some(2) && said.contains(reason), "{said}");
     // A given name must be valid, too. No bridge is started then: it would print its address.
     let third = Machine::new("third").expect("there were others");
-    let (status, said) = run(&third, "a/b", &["true"]).wait_end();
+    let (status, said) = run(&third, "a/b", &["true"]).outcome();
     let reason = "host name \"a/b\" is not valid";
     assert!(status == Some(2) && said.contains(reason), "{said}");
     assert!(!said.contains("bridge"), "{said}");
@@ -265,11 +262,11 @@ fn an_uplink_lives_as_long_as_its_programs() {
         "true",
     ];
     // It may exit before its output is read.
-    let mut failing = third.emulator(&wrong);
+    let failing = third.emulator(&wrong);
     failing.wait_for("cannot open /none");
-    assert_eq!(failing.wait_end().0, Some(2));
+    assert_eq!(failing.outcome().0, Some(2));
 
-    beta.stop();
+    beta.signal(libc::SIGTERM);
     here.wait_for("second has left");
     // It sends the notice of the shutdown before it leaves its own fabric.
     let wait = Wait::start();

@@ -172,7 +172,7 @@ fn a_host_taken_by_another_machine_is_refused() {
     second.wait_for_host("alpha");
     let (status, said) = second
         .emulator(&["run", "--host", "alpha", "--", "true"])
-        .wait_end();
+        .outcome();
     assert_eq!(status, Some(2), "{said}");
     assert!(
         said.contains("alpha is a device of the machine first"),
@@ -194,7 +194,7 @@ fn readable_or_malformed_key_files_are_refused() {
     };
     set(&none, 0o600);
     let refused = |path: &Path, text: &str| {
-        let (status, said) = first.bridge(path, &["--listen", "127.0.0.1:0"]).wait_end();
+        let (status, said) = first.bridge(path, &["--listen", "127.0.0.1:0"]).outcome();
         assert_eq!(status, Some(2), "{said}");
         assert!(said.contains(text), "{said}");
     };

@@ -44,7 +44,7 @@ fn names_follow_their_current_addresses() {
     bridge.wait_for("connected with second");
     // A removed machine is not dialed forever.
     write(&hosts, &["127.0.0.4", "127.0.0.3"]);
-    one.stop();
+    one.signal(libc::SIGTERM);
     bridge.wait_for(&format!("{here} is dialed no longer"));
     // It restarts with another address, like a pod.
     drop(one);
