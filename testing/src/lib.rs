@@ -2,6 +2,7 @@
 //! package.
 
 pub mod addresses;
+pub mod callgrind;
 pub mod choices;
 #[cfg(feature = "device")]
 pub mod device;

@@ -9,7 +9,6 @@
 //! Instructions are counted by callgrind, as the difference between a long and a short run. `cargo
 //! bench -p efa-device-model --bench tags -- instructions` counts only them.
 
-use std::path::PathBuf;
 use std::process::{Command, ExitCode};
 use std::time::Instant;
 
@@ -20,6 +19,7 @@ use efa_device_model::device::connected::{
 };
 use efa_device_model::provider::{TagMatcher, TagReceive};
 
+use efa_testing::callgrind::Profile;
 use efa_testing::device::net::codes::{MATCH, TAGGED};
 use efa_testing::device::net::{Net, NetworkEffects, attributes, request};
 
@@ -192,34 +192,21 @@ fn find<T: Copy>(table: &[(&str, T)], name: &str) -> Option<T> {
     found.map(|(_, value)| *value)
 }
 
-/// The path of callgrind's profile.
-fn profile() -> PathBuf {
-    std::env::temp_dir().join(format!("efa-tags-{}.callgrind", std::process::id()))
-}
-
 /// Instructions per message.
 fn instructions(way: &str, which: &str, posted: u64) -> Result<f64, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let profile = profile();
-    let counted = |count: u64| -> Result<u64, String> {
-        let output = Command::new("valgrind")
-            .arg("--tool=callgrind")
-            .arg(format!("--callgrind-out-file={}", profile.display()))
-            .arg(&own)
-            .args(["messages", way, which])
-            .args([posted, count].map(|number| number.to_string()))
-            .output()
-            .map_err(|error| format!("cannot start valgrind: {error}"))?;
-        let errors = String::from_utf8_lossy(&output.stderr);
-        let count = errors.split_once("Collected : ");
-        count
-            .and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok())
-            .ok_or_else(|| format!("callgrind printed no count: {errors}"))
+    let counted = |count: u64| {
+        let numbers = [posted, count].map(|number| number.to_string());
+        let profile = Profile::record(|words| {
+            let mut command = Command::new(&words[0]);
+            command.args(&words[1..]).arg(&own);
+            command.args(["messages", way, which]).args(&numbers);
+            Ok::<_, String>(command)
+        });
+        profile.map(|profile| profile.total())
     };
     let few = counted(FEW)?;
     let difference = counted(FEW + MORE)?.saturating_sub(few);
-    // The file is not needed any more.
-    let _ = std::fs::remove_file(&profile);
     Ok(difference as f64 / MORE as f64)
 }
 

@@ -19,6 +19,7 @@ use std::process::{Command, ExitCode, Stdio};
 use std::ptr::null_mut;
 use std::time::Instant;
 
+use efa_testing::callgrind::Profile;
 use efa_testing::verbs::*;
 use efa_testing::workspace;
 use efa_verbs_abi::*;
@@ -246,40 +247,30 @@ fn resident() -> u64 {
     pages.parse::<u64>().expect("a number") * page
 }
 
-/// Runs this program on an emulated host, behind `wrapper`; its standard output and error.
-fn again(
-    emulator: &Path,
-    wrapper: &[&str],
-    arguments: &[&str],
-) -> Result<(String, String), String> {
+/// A command that runs this program on an emulated host, behind `wrapper`.
+fn again(emulator: &Path, wrapper: &[String], arguments: &[&str]) -> Result<Command, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
-    let output = Command::new(emulator)
-        .args([
-            "run",
-            "--fabric",
-            &format!("packets-{}", std::process::id()),
-        ])
-        .args(match arguments {
-            [CONNECTED, ..] => &["--profile", "tm"][..],
-            _ => &[],
-        })
-        .arg("--")
-        .args(wrapper)
-        .arg(own)
-        .args(arguments)
-        .stdin(Stdio::null())
+    let fabric = format!("packets-{}", std::process::id());
+    let mut command = Command::new(emulator);
+    command.args(["run", "--fabric", &fabric]);
+    if arguments[0] == CONNECTED {
+        command.args(["--profile", "tm"]);
+    }
+    command.arg("--").args(wrapper).arg(own).args(arguments);
+    command.stdin(Stdio::null());
+    Ok(command)
+}
+
+/// What this program prints on an emulated host.
+fn printed(emulator: &Path, arguments: &[&str]) -> Result<String, String> {
+    let output = again(emulator, &[], arguments)?
         .output()
         .map_err(|error| format!("cannot start {}: {error}", emulator.display()))?;
-    let text = |bytes: &[u8]| String::from_utf8_lossy(bytes).into_owned();
-    let errors = text(&output.stderr);
     if output.status.success() {
-        Ok((text(&output.stdout), errors))
-    } else {
-        Err(format!(
-            "{wrapper:?} {arguments:?}: {}\n{errors}",
-            output.status
-        ))
+        return Ok(String::from_utf8_lossy(&output.stdout).into_owned());
     }
+    let errors = String::from_utf8_lossy(&output.stderr);
+    Err(format!("{arguments:?}: {}\n{errors}", output.status))
 }
 
 /// The word in place of a burst's length: the peer of messages in bursts, and messages over a
@@ -298,22 +289,17 @@ fn instructions(emulator: &Path, burst: &str) -> Result<Option<f64>, String> {
     if !has_valgrind {
         return Ok(None);
     }
-    let output = format!(
-        "--callgrind-out-file={}",
-        profile(emulator, burst).display()
-    );
-    let wrapper = ["valgrind", "--tool=callgrind", &output];
     let counted = |messages: u64| -> Result<u64, String> {
         let messages = messages.to_string();
         let arguments = match burst {
             CHANNEL | CONNECTED => vec![burst, &messages],
             _ => vec!["messages", &messages, burst],
         };
-        let (_, errors) = again(emulator, &wrapper, &arguments)?;
-        errors
-            .split_once("Collected : ")
-            .and_then(|(_, rest)| rest.split_whitespace().next()?.parse().ok())
-            .ok_or_else(|| format!("callgrind printed no count: {errors}"))
+        let counted = Profile::record(|wrapper| again(emulator, wrapper, &arguments))?;
+        let path = profile(emulator, burst);
+        std::fs::write(&path, &counted.text)
+            .map_err(|error| format!("{}: {error}", path.display()))?;
+        Ok(counted.total())
     };
     let few = counted(FEW)?;
     let difference = counted(FEW + MORE)?.saturating_sub(few);
@@ -365,7 +351,7 @@ fn report() -> Result<(), String> {
     for _ in 0..ROUNDS {
         peer = peer.min(channel(1_000_000));
         for (best, burst) in best.iter_mut().zip(bursts) {
-            let (printed, _) = again(&emulator, &[], &["messages", "256000", burst])?;
+            let printed = printed(&emulator, &["messages", "256000", burst])?;
             let time = printed.trim().parse::<f64>();
             *best = best.min(time.map_err(|error| format!("{printed:?}: {error}"))?);
         }
@@ -391,8 +377,8 @@ fn report() -> Result<(), String> {
     }
     println!("\nqueue pairs of 4096 sends and 8192 receives; resident bytes, one message each");
     for count in ["1", "64", "1024"] {
-        match again(&emulator, &[], &["pairs", count]) {
-            Ok((printed, _)) => println!("{count:>5} queue pairs {:>10} B each", printed.trim()),
+        match printed(&emulator, &["pairs", count]) {
+            Ok(printed) => println!("{count:>5} queue pairs {:>10} B each", printed.trim()),
             Err(error) => println!("{count:>5} queue pairs: {error}"),
         }
     }

@@ -2,6 +2,8 @@
 
 use std::path::Path;
 
+use efa_testing::callgrind::Profile;
+
 use crate::measure::{self, Implementation, Workload};
 
 /// The emulated device.
@@ -28,79 +30,30 @@ pub(crate) fn count(
     contender: &Implementation,
     workload: Workload,
 ) -> Result<Counts, String> {
-    let file = std::env::temp_dir().join(format!("efa-engine-{}.callgrind", std::process::id()));
-    let valgrind = [
-        "valgrind".to_owned(),
-        "--tool=callgrind".to_owned(),
-        // A contender's runner executes the program, whose profile replaces the runner's.
-        "--trace-children=yes".to_owned(),
-        "--compress-strings=no".to_owned(),
-        "--compress-pos=no".to_owned(),
-        format!("--callgrind-out-file={}", file.display()),
-    ];
-    let output = measure::command(emulator, contender, workload, &valgrind)?
-        .output()
-        .map_err(|error| format!("cannot start {}: {error}", emulator.display()))?;
-    let profile = std::fs::read_to_string(&file);
-    // The file may not exist, and nothing else uses it.
-    let _ = std::fs::remove_file(&file);
-    match profile {
-        Ok(profile) if output.status.success() => {
-            let own = std::env::current_exe().map_err(|error| error.to_string())?;
-            let own = own.display().to_string();
-            Ok(parse(&profile, |object, file| {
-                object == own && (!contender.is_engine() || file.contains(HARNESS))
-            }))
-        }
-        _ => Err(format!(
-            "callgrind of {} failed (is valgrind installed?): {}",
-            contender.name,
-            String::from_utf8_lossy(&output.stderr)
-        )),
-    }
-}
-
-/// Sums up a profile without compressed names or positions.
-fn parse(profile: &str, is_harness: impl Fn(&str, &str) -> bool) -> Counts {
-    let mut counts = Counts::default();
+    let profile = Profile::record(|words| measure::command(emulator, contender, workload, words))
+        .map_err(|error| format!("{}: {error}", contender.name))?;
+    let own = std::env::current_exe().map_err(|error| error.to_string())?;
+    let own = own.display().to_string();
     let is_device = |object: &str| object.ends_with(DEVICE);
-    let (mut object, mut file, mut called) = ("", "", None);
-    let mut is_call = false;
-    for line in profile.lines() {
-        if let Some(name) = line.strip_prefix("ob=") {
-            object = name;
-        } else if let Some(name) = line.strip_prefix("cob=") {
-            called = Some(name);
-        } else if let Some(name) = ["fl=", "fi=", "fe="]
-            .iter()
-            .find_map(|prefix| line.strip_prefix(prefix))
-        {
-            file = name;
-        } else if line.starts_with("calls=") {
-            is_call = true;
-        } else if line.starts_with(|c: char| c.is_ascii_digit()) {
-            let cost: u64 = line
-                .split_whitespace()
-                .nth(1)
-                .and_then(|cost| cost.parse().ok())
-                .unwrap_or(0);
-            if is_call {
-                // The cost of the called function with its callees, which the profile also lists
-                // separately.
-                let callee = called.take().unwrap_or(object);
-                if is_device(object) && !is_device(callee) {
-                    counts.device += cost;
+    let mut counts = Counts {
+        all: profile.total(),
+        ..Counts::default()
+    };
+    for cost in profile.costs() {
+        match cost.calls {
+            Some((callee, _)) => {
+                if is_device(cost.object) && !is_device(callee) {
+                    counts.device += cost.instructions;
                 }
-                is_call = false;
-                continue;
             }
-            counts.all += cost;
-            if is_device(object) {
-                counts.device += cost;
-            } else if is_harness(object, file) {
-                counts.harness += cost;
+            None if is_device(cost.object) => counts.device += cost.instructions,
+            None => {
+                let is_harness = !contender.is_engine() || cost.file.contains(HARNESS);
+                if cost.object == own && is_harness {
+                    counts.harness += cost.instructions;
+                }
             }
         }
     }
-    counts
+    Ok(counts)
 }
