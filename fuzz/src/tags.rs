@@ -13,9 +13,8 @@ use efa_core::address::{Qkey, Qpn};
 use efa_core::nic::Access;
 use efa_device_model::device::QpState;
 use efa_device_model::device::connected::{
-    ConnectionAttributes, ConnectionMask, RVH, RecvWr, RendezvousHeader, SendOperation, SrqConfig,
-    SrqId, TMH, TagConfig, TagHeader, TagOperation, TagRequest, TagRequestOperation, TaggedBuffer,
-    WcStatus,
+    ConnectionAttributes, ConnectionMask, RVH, RendezvousHeader, SendOperation, SrqId, TMH,
+    TagHeader, TagOperation, TagRequest, TagRequestOperation, TaggedBuffer, WcStatus,
 };
 use efa_device_model::device::queue::CompletionEntry;
 use efa_device_model::link::{Operation, RequestHeader};
@@ -117,16 +116,7 @@ impl Machine {
         let mut net = Net::new(3, calm, 1);
         let host = &mut net.hosts[RECEIVER];
         host.memory.fill(NOBODYS);
-        let config = SrqConfig {
-            pd: host.pd,
-            max_wr: MAX_PLAIN,
-            max_sge: 1,
-            tags: Some(TagConfig {
-                cq: host.cq,
-                max_tags: MAX_TAGS,
-            }),
-        };
-        let srq = host.device.create_srq(config).expect("a queue");
+        let srq = host.shared_queue(MAX_PLAIN, Some(MAX_TAGS));
         for (peer, own) in [(ATTACKER, TO_ATTACKER), (HONEST, TO_HONEST)] {
             net.queue_pair(RECEIVER, own.0, Some(srq));
             net.queue_pair(peer, OF_PEER.0, None);
@@ -325,14 +315,11 @@ impl Machine {
         let place = places.find(is_free).expect("there are fewer receives");
         let id = self.next_id;
         self.next_id += 1;
-        let host = &mut self.net.hosts[RECEIVER];
-        let buffers = host.list(place, SLOT);
-        let receive = RecvWr { wr_id: id, buffers };
-        match host.device.post_srq_recv(self.srq, receive) {
+        match self.net.hosts[RECEIVER].receive_shared(self.srq, id, place, SLOT) {
             Ok(()) => {
                 self.plain.insert(id, place);
             }
-            Err(error) => assert_eq!(error.errno(), libc::ENOMEM),
+            Err(error) => assert_eq!(error, libc::ENOMEM),
         }
     }
 

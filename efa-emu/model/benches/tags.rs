@@ -14,14 +14,13 @@ use std::time::Instant;
 
 use efa_core::address::Qpn;
 use efa_device_model::device::connected::{
-    BufferList, MAX_TAGS, RecvWr, SendOperation, SrqConfig, SrqId, TMH, TagConfig, TagHeader,
-    TagOperation, TagRequest,
+    BufferList, MAX_TAGS, SendOperation, SrqId, TMH, TagHeader, TagOperation, TagRequest,
 };
 use efa_device_model::provider::{TagMatcher, TagReceive};
 
 use efa_testing::callgrind::Profile;
 use efa_testing::device::net::codes::{MATCH, TAGGED};
-use efa_testing::device::net::{Net, NetworkEffects, attributes, request};
+use efa_testing::device::net::{Net, NetworkEffects, request};
 
 /// Bytes of a message behind its header.
 const LENGTH: usize = 64;
@@ -68,24 +67,9 @@ impl Receiver {
             longest: 1,
             ..NetworkEffects::default()
         };
-        let mut net = Net::new(2, calm, 1);
-        let host = &mut net.hosts[0];
-        let tags = TagConfig {
-            cq: host.cq,
-            max_tags: MAX_TAGS,
-        };
-        let config = SrqConfig {
-            pd: host.pd,
-            max_wr: 16,
-            max_sge: 1,
-            tags: (way != Matching::Nobody).then_some(tags),
-        };
-        let srq = host.device.create_srq(config).expect("a queue");
-        let buffers = host.list(0, 256);
-        let own = net.queue_pair(0, 7, Some(srq));
-        let theirs = net.queue_pair(1, 8, None);
-        net.bring_up(0, own, attributes(1, theirs));
-        net.bring_up(1, theirs, attributes(0, own));
+        let tags = (way != Matching::Nobody).then_some(MAX_TAGS);
+        let (net, srq) = Net::receiver(1, calm, 1, 16, tags);
+        let buffers = net.hosts[0].list(0, 256);
         let prefix = match way {
             Matching::Offload => MAX_TAGS as usize,
             _ => 0,
@@ -106,12 +90,8 @@ impl Receiver {
     }
 
     fn post_plain(&mut self) {
-        let receive = RecvWr {
-            wr_id: 0,
-            buffers: self.buffers.clone(),
-        };
-        let device = &mut self.net.hosts[0].device;
-        device.post_srq_recv(self.srq, receive).expect("room");
+        let posted = self.net.hosts[0].receive_shared(self.srq, 0, 0, 256);
+        posted.expect("room");
     }
 
     fn post(&mut self, tag: u64) {
@@ -138,7 +118,7 @@ impl Receiver {
         sender.memory[..TMH].copy_from_slice(&header.to_bytes());
         let list = sender.list(0, TMH + LENGTH);
         self.net
-            .post(1, Qpn(8), request(0, SendOperation::Send(None), list));
+            .post(1, Qpn(5), request(0, SendOperation::Send(None), list));
         self.net.settle();
         while self.net.hosts[1].poll().is_some() {}
         let entry = self.net.hosts[0].poll().expect("a message");

@@ -8,7 +8,8 @@ use efa_core::address::{Gid, Qpn};
 use efa_core::nic::{Access, Status};
 use efa_device_model::device::connected::{
     BufferList, ConnectedConfig, ConnectionAttributes, ConnectionMask, Payload, Psn, REMOTE_ATOMIC,
-    RecvWr, RemoteMemory, RendezvousHeader, SendOperation, SendWr, SrqId, TagHeader, TagOperation,
+    RecvWr, RemoteMemory, RendezvousHeader, SendOperation, SendWr, SrqConfig, SrqId, TagConfig,
+    TagHeader, TagOperation,
 };
 use efa_device_model::device::queue::{
     Buffer, CompletionEntry, CompletionRing, CompletionSlot, RequestIdSize,
@@ -243,6 +244,34 @@ impl Host {
         let receive = RecvWr { wr_id, buffers };
         self.device.post_connected_recv(qpn, receive).unwrap();
     }
+
+    /// Creates a shared receive queue, with a list of at most this many tags if there is a limit.
+    pub fn shared_queue(&mut self, max_wr: u32, max_tags: Option<u32>) -> SrqId {
+        let cq = self.cq;
+        let config = SrqConfig {
+            pd: self.pd,
+            max_wr,
+            max_sge: 1,
+            tags: max_tags.map(|max_tags| TagConfig { cq, max_tags }),
+        };
+        self.device.create_srq(config).unwrap()
+    }
+
+    /// Posts a receive of one buffer to a shared queue.
+    ///
+    /// # Errors
+    /// The `errno` of the device's error.
+    pub fn receive_shared(
+        &mut self,
+        srq: SrqId,
+        wr_id: u64,
+        offset: usize,
+        length: usize,
+    ) -> Result<(), i32> {
+        let buffers = self.list(offset, length);
+        let posted = self.device.post_srq_recv(srq, RecvWr { wr_id, buffers });
+        posted.map_err(|error| error.errno())
+    }
 }
 
 /// A signaled work request.
@@ -337,6 +366,26 @@ impl Net {
             net.bring_up(host, pairs[host], attributes(peer, pairs[peer]));
         }
         net
+    }
+
+    /// A host with a shared receive queue as by [`Host::shared_queue`], and hosts that send to it:
+    /// the queue pair 5 of host N to the queue pair 10 + N of the first one.
+    pub fn receiver(
+        senders: usize,
+        effects: NetworkEffects,
+        seed: u64,
+        max_wr: u32,
+        max_tags: Option<u32>,
+    ) -> (Net, SrqId) {
+        let mut net = Net::new(1 + senders, effects, seed);
+        let srq = net.hosts[0].shared_queue(max_wr, max_tags);
+        for peer in 1..=senders {
+            let own = net.queue_pair(0, 10 + peer as u16, Some(srq));
+            let theirs = net.queue_pair(peer, 5, None);
+            net.bring_up(0, own, attributes(peer, theirs));
+            net.bring_up(peer, theirs, attributes(0, own));
+        }
+        (net, srq)
     }
 
     /// Posts a work request.

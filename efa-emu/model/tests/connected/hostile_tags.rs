@@ -4,7 +4,7 @@
 use efa_core::address::Qpn;
 use efa_device_model::device::QpState;
 use efa_device_model::device::connected::{
-    MAX_RENDEZVOUS_HEADER, RVH, RendezvousHeader, SrqConfig, TMH, TagHeader, TagOperation,
+    MAX_RENDEZVOUS_HEADER, RVH, RendezvousHeader, TMH, TagHeader, TagOperation,
     TagRequestOperation, WcOperation, WcStatus,
 };
 use efa_testing::workspace;
@@ -202,7 +202,7 @@ fn receiver() -> Receiver {
     receiver.add(BUFFER, TAG, 64);
     receiver.add(2, OTHERS, 64);
     for _ in 0..4 {
-        receiver.net.hosts[1].receive(Qpn(8), 50, 0xe000, 64);
+        receiver.net.hosts[1].receive(Qpn(5), 50, 0xe000, 64);
     }
     receiver.completions();
     receiver
@@ -268,7 +268,7 @@ fn bad_messages_disturb_no_other_queue_pair() {
         let bytes = message(&receiver);
         receiver.send_from(1, &bytes);
         assert_eq!(reported(&mut receiver), expected, "{what}");
-        let pair = receiver.net.hosts[0].device.query_connected_qp(Qpn(9));
+        let pair = receiver.net.hosts[0].device.query_connected_qp(Qpn(11));
         let has_failed = pair.unwrap().state == QpState::Error;
         assert_eq!(has_failed, is_fatal, "{what}");
         others_go_on(&mut receiver, what);
@@ -384,7 +384,8 @@ const OPERATIONS: [BadOperation; 11] = [
     BadOperation {
         what: "an operation on a queue without tags",
         operate: |receiver| {
-            let (tags, srq) = (receiver.srq, untagged(receiver));
+            let tags = receiver.srq;
+            let srq = receiver.net.hosts[0].shared_queue(1, None);
             receiver.srq = srq;
             let result = receiver.operate(4, Some(0), TagRequestOperation::Sync);
             receiver.srq = tags;
@@ -393,18 +394,6 @@ const OPERATIONS: [BadOperation; 11] = [
         outcome: Outcome::Errno(libc::EINVAL),
     },
 ];
-
-/// A shared receive queue without tag matching.
-fn untagged(receiver: &mut Receiver) -> efa_device_model::device::connected::SrqId {
-    let host = &mut receiver.net.hosts[0];
-    let config = SrqConfig {
-        pd: host.pd,
-        max_wr: 1,
-        max_sge: 1,
-        tags: None,
-    };
-    host.device.create_srq(config).unwrap()
-}
 
 #[test]
 fn bad_operations_change_nothing() {

@@ -2,26 +2,12 @@
 
 use efa_core::address::Qpn;
 use efa_device_model::device::DeviceEvent;
-use efa_device_model::device::connected::{RecvWr, SendOperation, SrqConfig, SrqId};
+use efa_device_model::device::connected::{SendOperation, SrqId};
 
-use efa_testing::device::net::{Net, NetworkEffects, attributes, request};
-
-fn srq(net: &mut Net, host: usize, max_wr: u32) -> SrqId {
-    let host = &mut net.hosts[host];
-    let config = SrqConfig {
-        pd: host.pd,
-        max_wr,
-        max_sge: 1,
-        tags: None,
-    };
-    host.device.create_srq(config).unwrap()
-}
+use efa_testing::device::net::{Net, NetworkEffects, request};
 
 fn post(net: &mut Net, id: SrqId, wr_id: u64) -> Result<(), i32> {
-    let host = &mut net.hosts[0];
-    let buffers = host.list(wr_id as usize * 256, 256);
-    let posted = host.device.post_srq_recv(id, RecvWr { wr_id, buffers });
-    posted.map_err(|error| error.errno())
+    net.hosts[0].receive_shared(id, wr_id, wr_id as usize * 256, 256)
 }
 
 /// One host with a shared receive queue, and two hosts that send to it.
@@ -30,15 +16,7 @@ fn network() -> (Net, SrqId) {
         longest: 1,
         ..NetworkEffects::default()
     };
-    let mut net = Net::new(3, calm, 1);
-    let id = srq(&mut net, 0, 8);
-    for peer in 1..3 {
-        let own = net.queue_pair(0, 10 + peer as u16, Some(id));
-        let theirs = net.queue_pair(peer, 5, None);
-        net.bring_up(0, own, attributes(peer, theirs));
-        net.bring_up(peer, theirs, attributes(0, own));
-    }
-    (net, id)
+    Net::receiver(2, calm, 1, 8, None)
 }
 
 #[test]

@@ -2,7 +2,7 @@
 
 use efa_core::address::Qpn;
 use efa_device_model::device::connected::{
-    ConnectedConfig, ConnectionAttributes, ConnectionMask, RecvWr, SendOperation, SrqConfig, TMH,
+    ConnectedConfig, ConnectionAttributes, ConnectionMask, SendOperation, SrqConfig, TMH,
     TagConfig, TagHeader, TagOperation, TagRequest, TagRequestOperation, TaggedBuffer, WcStatus,
 };
 use efa_device_model::device::queue::{CompletionSlot, RequestIdSize};
@@ -26,22 +26,8 @@ fn eager(tag: u64, payload: &[u8]) -> Vec<u8> {
 /// At the receiver's transport, messages with tags are ordinary messages.
 #[test]
 fn queues_without_tags_receive_headers_as_data() {
-    let mut net = Net::new(2, CALM, 1);
-    let host = &mut net.hosts[0];
-    let config = SrqConfig {
-        pd: host.pd,
-        max_wr: 4,
-        max_sge: 1,
-        tags: None,
-    };
-    let srq = host.device.create_srq(config).unwrap();
-    let buffers = host.list(0, 256);
-    let receive = RecvWr { wr_id: 9, buffers };
-    host.device.post_srq_recv(srq, receive).unwrap();
-    let own = net.queue_pair(0, 7, Some(srq));
-    let theirs = net.queue_pair(1, 8, None);
-    net.bring_up(0, own, attributes(1, theirs));
-    net.bring_up(1, theirs, attributes(0, own));
+    let (mut net, srq) = Net::receiver(1, CALM, 1, 4, None);
+    net.hosts[0].receive_shared(srq, 9, 0, 256).unwrap();
     let mut receiver = Receiver { net, srq };
     let message = eager(5, b"payload");
     receiver.send_from(1, &message);
@@ -186,7 +172,7 @@ fn messages_that_break_off_do_not_count() {
             &[(100, WcStatus::Flushed as u8, TAGGED)],
         ),
         (|device| change_state(device, QpState::Reset), &[]),
-        (|device| device.destroy_qp(Qpn(9)).unwrap(), &[]),
+        (|device| device.destroy_qp(Qpn(11)).unwrap(), &[]),
     ];
     for (end, told) in ends {
         let mut receiver = Receiver::new(CALM);
@@ -194,7 +180,7 @@ fn messages_that_break_off_do_not_count() {
         receiver.net.hosts[1].memory[..message.len()].copy_from_slice(&message);
         let list = receiver.net.hosts[1].list(0, message.len());
         let wr = request(1, SendOperation::Send(None), list);
-        receiver.net.post(1, Qpn(8), wr);
+        receiver.net.post(1, Qpn(5), wr);
         // One packet of three has arrived.
         while receiver.net.hosts[0].device.counters().rx_pkts == 0 {
             receiver.net.step();
@@ -221,7 +207,7 @@ fn change_state(device: &mut Device, state: QpState) {
         state,
         ..ConnectionAttributes::default()
     };
-    let changed = device.modify_connected_qp(Qpn(9), &to, ConnectionMask::STATE);
+    let changed = device.modify_connected_qp(Qpn(11), &to, ConnectionMask::STATE);
     changed.unwrap();
 }
 

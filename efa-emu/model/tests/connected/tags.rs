@@ -2,13 +2,13 @@
 
 use efa_core::address::Qpn;
 use efa_device_model::device::connected::{
-    RVH, RecvWr, RendezvousHeader, SendOperation, SrqConfig, SrqId, TMH, TagConfig, TagHeader,
-    TagOperation, TagRequest, TagRequestOperation, TaggedBuffer, WcStatus,
+    RVH, RendezvousHeader, SendOperation, SrqId, TMH, TagHeader, TagOperation, TagRequest,
+    TagRequestOperation, TaggedBuffer, WcStatus,
 };
 use efa_device_model::device::queue::CompletionEntry;
 
 pub(crate) use efa_testing::device::net::codes::*;
-use efa_testing::device::net::{Host, MEMORY, Net, NetworkEffects, attributes, request};
+use efa_testing::device::net::{Host, MEMORY, Net, NetworkEffects, request};
 
 /// Offsets of tagged buffers and plain receives in the receiver's memory.
 const TAGS: usize = 0x1000;
@@ -23,24 +23,7 @@ pub(crate) struct Receiver {
 impl Receiver {
     /// A host with tag matching, and two hosts that send to it.
     pub(crate) fn new(effects: NetworkEffects) -> Receiver {
-        let mut net = Net::new(3, effects, 1);
-        let host = &mut net.hosts[0];
-        let config = SrqConfig {
-            pd: host.pd,
-            max_wr: 16,
-            max_sge: 1,
-            tags: Some(TagConfig {
-                cq: host.cq,
-                max_tags: 4,
-            }),
-        };
-        let srq = host.device.create_srq(config).unwrap();
-        for sender in 1..3 {
-            let own = net.queue_pair(0, 8 + sender as u16, Some(srq));
-            let theirs = net.queue_pair(sender, 8, None);
-            net.bring_up(0, own, attributes(sender, theirs));
-            net.bring_up(sender, theirs, attributes(0, own));
-        }
+        let (net, srq) = Net::receiver(2, effects, 1, 16, Some(4));
         let mut receiver = Receiver { net, srq };
         for wr_id in 100..104 {
             receiver.post(wr_id);
@@ -50,10 +33,9 @@ impl Receiver {
 
     /// Posts a plain receive.
     pub(crate) fn post(&mut self, wr_id: u64) {
-        let host = &mut self.net.hosts[0];
-        let buffers = host.list(PLAIN + (wr_id % 8) as usize * SLOT, SLOT);
-        let receive = RecvWr { wr_id, buffers };
-        host.device.post_srq_recv(self.srq, receive).unwrap();
+        let place = PLAIN + (wr_id % 8) as usize * SLOT;
+        let posted = self.net.hosts[0].receive_shared(self.srq, wr_id, place, SLOT);
+        posted.unwrap();
     }
 
     pub(crate) fn operate(
@@ -110,7 +92,7 @@ impl Receiver {
 
     /// Sends a message with these bytes from a host.
     pub(crate) fn send_from(&mut self, host: usize, bytes: &[u8]) {
-        self.send_on(host, Qpn(8), bytes);
+        self.send_on(host, Qpn(5), bytes);
     }
 
     /// Sends a message with these bytes on a queue pair of a host.
@@ -257,7 +239,7 @@ fn the_device_completes_a_rendezvous() {
     let mut receiver = Receiver::new(CALM);
     let data: Vec<u8> = (0..1500u32).map(|index| (index * 7) as u8).collect();
     receiver.net.hosts[1].memory[0x4000..0x4000 + 1500].copy_from_slice(&data);
-    receiver.net.hosts[1].receive(Qpn(8), 50, 0xe000, 64);
+    receiver.net.hosts[1].receive(Qpn(5), 50, 0xe000, 64);
     receiver.add(1, 5, 1500);
     let header = receiver.rendezvous(5, 1500, b"for the program");
     let expected = [
@@ -382,7 +364,7 @@ fn only_unexpected_messages_need_receives() {
     );
     let list = sender.list(0, TMH);
     let wr = request(1, SendOperation::Send(None), list);
-    receiver.net.post(1, Qpn(8), wr);
+    receiver.net.post(1, Qpn(5), wr);
     for _ in 0..100 {
         receiver.net.step();
     }

@@ -5,8 +5,8 @@ use std::collections::BTreeSet;
 use efa_core::address::Qpn;
 use efa_device_model::device::Error;
 use efa_device_model::device::connected::{
-    Payload, RVH, RecvWr, RemoteMemory, RendezvousHeader, SendOperation, SrqConfig, SrqId, TMH,
-    TagConfig, TagHeader, TagOperation, TagRequest, TagRequestOperation, WcStatus,
+    Payload, RVH, RemoteMemory, RendezvousHeader, SendOperation, SrqId, TMH, TagHeader,
+    TagOperation, TagRequest, TagRequestOperation, WcStatus,
 };
 use efa_device_model::device::queue::CompletionEntry;
 use efa_device_model::provider::{Cancellation, TagMatcher, TagReceive};
@@ -16,7 +16,7 @@ use rand_chacha::ChaCha8Rng;
 use efa_testing::device::net::codes::{
     DATA_VALID, MATCH, RECV, SYNC_REQUESTED, TAGGED, WITHOUT_TAG,
 };
-use efa_testing::device::net::{MEMORY, Net, NetworkEffects, TaggedMessage, attributes, request};
+use efa_testing::device::net::{MEMORY, Net, NetworkEffects, TaggedMessage, request};
 use efa_testing::pattern;
 
 pub(super) const SENDERS: usize = 3;
@@ -114,26 +114,12 @@ pub(super) struct Program {
 
 impl Program {
     pub(super) fn new(seed: u64, effects: NetworkEffects, prefix: usize) -> Program {
-        let mut net = Net::new(1 + SENDERS, effects, seed);
-        let host = &mut net.hosts[0];
-        let config = SrqConfig {
-            pd: host.pd,
-            max_wr: PLAIN_RECEIVES as u32,
-            max_sge: 1,
-            tags: Some(TagConfig {
-                cq: host.cq,
-                // The software must not exceed its own limit.
-                max_tags: prefix as u32,
-            }),
-        };
-        let srq = host.device.create_srq(config).unwrap();
+        let plain = PLAIN_RECEIVES as u32;
+        // The software must not exceed its own limit.
+        let (mut net, srq) = Net::receiver(SENDERS, effects, seed, plain, Some(prefix as u32));
         for peer in 1..=SENDERS {
-            let own = net.queue_pair(0, 10 + peer as u16, Some(srq));
-            let theirs = net.queue_pair(peer, 5, None);
-            net.bring_up(0, own, attributes(peer, theirs));
-            net.bring_up(peer, theirs, attributes(0, own));
             for slot in 0..=MESSAGES {
-                net.hosts[peer].receive(theirs, slot as u64, FINISHED + 64 * slot, 64);
+                net.hosts[peer].receive(Qpn(5), slot as u64, FINISHED + 64 * slot, 64);
             }
         }
         let mut program = Program {
@@ -275,11 +261,9 @@ impl Program {
     }
 
     fn post_plain(&mut self, slot: usize) {
-        let host = &mut self.net.hosts[0];
-        let buffers = host.list(PLAIN + slot * SLOT, SLOT);
-        let wr_id = slot as u64;
-        let receive = RecvWr { wr_id, buffers };
-        host.device.post_srq_recv(self.srq, receive).unwrap();
+        let (host, place) = (&mut self.net.hosts[0], PLAIN + slot * SLOT);
+        let posted = host.receive_shared(self.srq, slot as u64, place, SLOT);
+        posted.unwrap();
     }
 
     /// Calls `work` with the matcher and the device.
