@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
 
 use crate::common::c::*;
-use crate::common::{AGAIN, Options, Pair, Side, close, with_provider};
+use crate::common::{AGAIN, Options, Pair, Side, close, message, piece, with_provider};
 
 const ENTRIES: usize = 4;
 const MESSAGES: usize = 400;
@@ -65,16 +65,10 @@ fn a_full_queue_holds_sends_back() {
             let from: *const c_void = data.as_ptr().cast();
             let (to, at) = (pair.to_right, pair.left.endpoint);
             // The data is copied, so that its memory may end with this call.
-            let iov = iovec {
-                iov_base: from.cast_mut(),
-                iov_len: 8,
-            };
+            let iov = piece(from, 8);
             let message = fi_msg {
-                msg_iov: &iov,
-                iov_count: 1,
-                addr: to,
                 context: context(number),
-                ..fi_msg::default()
+                ..message(&iov, to)
             };
             call!(at => msg.sendmsg(&message, FI_COMPLETION | FI_INJECT))
         };

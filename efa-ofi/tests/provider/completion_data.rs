@@ -3,7 +3,7 @@
 use std::ptr::null_mut;
 
 use crate::common::c::*;
-use crate::common::{AGAIN, Options, Pair, close, with_provider};
+use crate::common::{AGAIN, Options, Pair, close, message, piece, rma_message, with_provider};
 
 /// Eager, by several packets, and read by the receiver.
 const LENGTHS: [usize; 3] = [64, 60_000, 1 << 20];
@@ -36,17 +36,11 @@ fn message_data_comes_only_with_its_flag() {
         let (source, mut target) = (vec![1_u8; 1 << 20], vec![0_u8; 1 << 20]);
         let into = target.as_mut_ptr().cast();
         for length in LENGTHS {
-            let local = iovec {
-                iov_base: source.as_ptr().cast_mut().cast(),
-                iov_len: length,
-            };
+            let local = piece(source.as_ptr(), length);
             for (data, with_data) in DATA.map(|data| [(data, true), (data, false)]).concat() {
                 let message = fi_msg {
-                    msg_iov: &raw const local,
-                    iov_count: 1,
-                    addr: pair.to_right,
                     data,
-                    ..fi_msg::default()
+                    ..message(&local, pair.to_right)
                 };
                 pair.start(|| call!(right => msg.recv(into, length, no, FI_ADDR_UNSPEC, no)));
                 pair.start(|| call!(left => msg.sendmsg(&message, flags(with_data))));
@@ -97,10 +91,7 @@ fn write_data_comes_only_with_its_flag() {
         let mut target = vec![0_u8; 1 << 20];
         let region = pair.right.register(&mut target);
         for length in LENGTHS {
-            let local = iovec {
-                iov_base: source.as_ptr().cast_mut().cast(),
-                iov_len: length,
-            };
+            let local = piece(source.as_ptr(), length);
             let remote = fi_rma_iov {
                 addr: target.as_ptr().addr() as u64,
                 len: length,
@@ -109,13 +100,8 @@ fn write_data_comes_only_with_its_flag() {
             };
             for (data, with_data) in DATA.map(|data| [(data, true), (data, false)]).concat() {
                 let message = fi_msg_rma {
-                    msg_iov: &raw const local,
-                    iov_count: 1,
-                    addr: pair.to_right,
-                    rma_iov: &raw const remote,
-                    rma_iov_count: 1,
                     data,
-                    ..fi_msg_rma::default()
+                    ..rma_message(&local, pair.to_right, &remote)
                 };
                 let flags = flags(with_data) | FI_DELIVERY_COMPLETE;
                 pair.start(|| call!(left => rma.writemsg(&message, flags)));

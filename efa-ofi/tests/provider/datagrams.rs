@@ -7,8 +7,8 @@ use efa_testing::pattern;
 
 use crate::common::c::*;
 use crate::common::{
-    AGAIN, EINVAL, Libfabric, Options, Pair, Side, bind, close, control, with_provider,
-    with_provider_and, with_provider_under,
+    AGAIN, EINVAL, Libfabric, Options, Pair, Side, bind, close, control, message, piece,
+    with_provider, with_provider_and, with_provider_under,
 };
 
 const NO_DATA: c_int = -libc::ENODATA;
@@ -35,10 +35,7 @@ fn with_prefix(message: &[u8]) -> Vec<u8> {
 }
 
 fn segment(bytes: &mut [u8]) -> iovec {
-    iovec {
-        iov_base: bytes.as_mut_ptr().cast(),
-        iov_len: bytes.len(),
-    }
+    piece(bytes.as_mut_ptr(), bytes.len())
 }
 
 /// Posts a receive into a buffer.
@@ -369,12 +366,7 @@ fn calls_without_datagrams_are_refused() {
             EINVAL
         );
         let list = [segment(&mut buffer)];
-        let message = fi_msg {
-            msg_iov: list.as_ptr(),
-            iov_count: 1,
-            addr: to,
-            ..fi_msg::default()
-        };
+        let message = message(&list[0], to);
         let bad_flags = -(FI_EBADFLAGS as isize);
         for flags in [FI_DELIVERY_COMPLETE, FI_FENCE, 1 << 62] {
             assert_eq!(

@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use crate::common::c::*;
-use crate::common::{AGAIN, Options, Pair, Side, bind, close, with_provider};
+use crate::common::{AGAIN, Options, Pair, Side, bind, close, piece, rma_message, with_provider};
 
 #[test]
 fn a_copied_operation_is_reported_once_on_request() {
@@ -24,23 +24,15 @@ fn a_copied_operation_is_reported_once_on_request() {
         let value = [5_u64];
         let context = value.as_ptr().cast_mut().cast::<c_void>();
 
-        let local = [iovec {
-            iov_base: context,
-            iov_len: 8,
-        }];
+        let local = [piece(context, 8)];
         let remote = [fi_rma_iov {
             addr: address,
             len: 8,
             key,
         }];
         let write = fi_msg_rma {
-            msg_iov: local.as_ptr(),
-            iov_count: 1,
-            addr: pair.to_right,
-            rma_iov: remote.as_ptr(),
-            rma_iov_count: 1,
             context,
-            ..fi_msg_rma::default()
+            ..rma_message(&local[0], pair.to_right, &remote[0])
         };
         let elements = [fi_ioc {
             addr: context,
@@ -94,23 +86,15 @@ fn reads_ignore_the_inject_flag() {
         let key = unsafe { (*region).key };
         let mut buffer = [0_u64];
         let context = buffer.as_mut_ptr().cast::<c_void>();
-        let local = [iovec {
-            iov_base: context,
-            iov_len: 8,
-        }];
+        let local = [piece(context, 8)];
         let remote = [fi_rma_iov {
             addr: memory.as_ptr().addr() as u64,
             len: 8,
             key,
         }];
         let read = fi_msg_rma {
-            msg_iov: local.as_ptr(),
-            iov_count: 1,
-            addr: pair.to_right,
-            rma_iov: remote.as_ptr(),
-            rma_iov_count: 1,
             context,
-            ..fi_msg_rma::default()
+            ..rma_message(&local[0], pair.to_right, &remote[0])
         };
         pair.start(|| call!(endpoint => rma.readmsg(&read, FI_INJECT | FI_COMPLETION)));
         let (entry, _) = pair.left_completion();

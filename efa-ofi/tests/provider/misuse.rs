@@ -5,7 +5,9 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
 use crate::common::c::*;
-use crate::common::{AGAIN, Options, Pair, Side, bind, close, with_provider, with_provider_and};
+use crate::common::{
+    AGAIN, Options, Pair, Side, bind, close, message, piece, with_provider, with_provider_and,
+};
 
 const EINVAL: c_int = -libc::EINVAL;
 const REFUSED: isize = EINVAL as isize;
@@ -84,10 +86,7 @@ fn wrong_arguments_of_operations_are_refused() {
                 let status = call!(endpoint => msg.send(memory, 8, no, address, no));
                 assert_eq!(status, REFUSED, "to {address:#x}");
             }
-            let piece = iovec {
-                iov_base: memory,
-                iov_len: 8,
-            };
+            let piece = piece(memory, 8);
             let mut pieces = [piece; 5];
             let list = pieces.as_mut_ptr();
             for count in [5, usize::MAX] {
@@ -100,12 +99,7 @@ fn wrong_arguments_of_operations_are_refused() {
             }
             let status = call!(endpoint => msg.sendv(null_mut(), no.cast(), 1, pair.to_right, no));
             assert_eq!(status, REFUSED, "no vector");
-            let message = fi_msg {
-                msg_iov: list,
-                iov_count: 1,
-                addr: pair.to_right,
-                ..fi_msg::default()
-            };
+            let message = message(&piece, pair.to_right);
             for flags in [UNKNOWN, FI_TRIGGER, FI_FENCE, FI_MULTICAST, FI_PEEK] {
                 assert_eq!(
                     call!(endpoint => msg.sendmsg(&message, flags)),

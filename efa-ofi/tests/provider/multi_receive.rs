@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use efa_testing::pattern;
 
 use crate::common::c::*;
-use crate::common::{AGAIN, Options, Pair, with_provider};
+use crate::common::{AGAIN, Options, Pair, message, piece, with_provider};
 
 const OPTIONS: Options = Options {
     caps: FI_MSG | FI_TAGGED | FI_MULTI_RECV | FI_SOURCE,
@@ -16,16 +16,10 @@ const OPTIONS: Options = Options {
 /// Posts a buffer on the right side. Its address is the context.
 fn post(pair: &Pair, buffer: &mut [u8]) -> *mut c_void {
     let context: *mut c_void = buffer.as_mut_ptr().cast();
-    let pieces = [iovec {
-        iov_base: context,
-        iov_len: buffer.len(),
-    }];
+    let pieces = [piece(context, buffer.len())];
     let message = fi_msg {
-        msg_iov: pieces.as_ptr(),
-        iov_count: 1,
-        addr: FI_ADDR_UNSPEC,
         context,
-        ..fi_msg::default()
+        ..message(&pieces[0], FI_ADDR_UNSPEC)
     };
     let endpoint = pair.right.endpoint;
     pair.start(|| call!(endpoint => msg.recvmsg(&message, FI_MULTI_RECV | FI_COMPLETION)));
@@ -185,10 +179,7 @@ fn a_failure_comes_behind_what_completed_before_it() {
         for _ in 0..3 {
             pair.send(&data, None);
         }
-        let piece = iovec {
-            iov_base: data.as_ptr().cast_mut().cast(),
-            iov_len: 1,
-        };
+        let piece = piece(data.as_ptr(), 1);
         let message = fi_msg_tagged {
             msg_iov: &piece,
             iov_count: 1,

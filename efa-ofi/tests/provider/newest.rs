@@ -5,7 +5,9 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 
 use crate::common::c::*;
-use crate::common::{Libfabric, Options, Pair, Side, close, control, with_provider};
+use crate::common::{
+    Libfabric, Options, Pair, Side, close, control, piece, rma_message, with_provider,
+};
 
 const ENOSYS: c_int = -libc::ENOSYS;
 /// A capability and a flag of libfabric 2.7 for use by a GPU without the processor.
@@ -458,24 +460,14 @@ fn a_write_may_be_for_many_per_second() {
         let mut target = [0_u8; 4];
         let region = pair.right.register(&mut target);
         let (endpoint, from) = (pair.left.endpoint, b"data");
-        let piece = iovec {
-            iov_base: from.as_ptr().cast_mut().cast(),
-            iov_len: 4,
-        };
+        let piece = piece(from.as_ptr(), 4);
         let remote = fi_rma_iov {
             addr: target.as_ptr().addr() as u64,
             len: 4,
             // SAFETY: the registration is open.
             key: unsafe { (*region).key },
         };
-        let message = fi_msg_rma {
-            msg_iov: &piece,
-            iov_count: 1,
-            addr: pair.to_right,
-            rma_iov: &remote,
-            rma_iov_count: 1,
-            ..fi_msg_rma::default()
-        };
+        let message = rma_message(&piece, pair.to_right, &remote);
         let refused = call!(endpoint => rma.writemsg(&message, UNKNOWN));
         assert_eq!(refused, -(FI_EBADFLAGS as isize));
         let flags = HIGH_PPS | FI_DELIVERY_COMPLETE;

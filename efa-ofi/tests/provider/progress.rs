@@ -3,7 +3,9 @@
 use std::ptr::null_mut;
 
 use crate::common::c::*;
-use crate::common::{AGAIN, Options, Pair, Side, close, with_provider};
+use crate::common::{
+    AGAIN, Options, Pair, Side, close, message, piece, rma_message, with_provider,
+};
 use efa_testing::patience::Wait;
 
 /// Longer than all that is sent without an agreement with the receiver.
@@ -60,16 +62,8 @@ fn messages_arrive_without_the_receivers_calls() {
             let to = buffer.as_mut_ptr().cast();
             let posted = call!(pair.right.endpoint => msg.recv(to, length, no, pair.to_left, no));
             assert_eq!(posted, 0);
-            let piece = iovec {
-                iov_base: data.as_ptr().cast_mut().cast(),
-                iov_len: length,
-            };
-            let message = fi_msg {
-                msg_iov: &piece,
-                iov_count: 1,
-                addr: pair.to_right,
-                ..fi_msg::default()
-            };
+            let piece = piece(data.as_ptr(), length);
+            let message = message(&piece, pair.to_right);
             complete(
                 &pair.left,
                 "a message is delivered",
@@ -99,18 +93,8 @@ fn memory_is_accessed_without_its_owners_calls() {
                 len: length,
                 key,
             };
-            let piece = iovec {
-                iov_base: data.as_ptr().cast_mut().cast(),
-                iov_len: length,
-            };
-            let message = fi_msg_rma {
-                msg_iov: &piece,
-                iov_count: 1,
-                addr: pair.to_right,
-                rma_iov: &remote,
-                rma_iov_count: 1,
-                ..fi_msg_rma::default()
-            };
+            let piece = piece(data.as_ptr(), length);
+            let message = rma_message(&piece, pair.to_right, &remote);
             complete(
                 &pair.left,
                 "a write is delivered",

@@ -5,14 +5,11 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use crate::common::c::*;
-use crate::common::{EINVAL, Options, Pair, Side, with_provider};
+use crate::common::{EINVAL, Options, Pair, Side, piece, with_provider};
 
 /// Calls `fi_trecvmsg` on the right side for a tag, into a buffer.
 fn receive(pair: &Pair, tag: u64, flags: u64, buffer: &mut [u8], context: *mut c_void) -> isize {
-    let pieces = [iovec {
-        iov_base: buffer.as_mut_ptr().cast(),
-        iov_len: buffer.len(),
-    }];
+    let pieces = [piece(buffer.as_mut_ptr(), buffer.len())];
     let message = fi_msg_tagged {
         msg_iov: pieces.as_ptr(),
         iov_count: 1,
@@ -232,12 +229,9 @@ fn directed_receives_take_only_their_senders_messages() {
 fn pieces<const N: usize>(memory: &mut [u8], lengths: [usize; N]) -> [iovec; N] {
     let mut rest = memory;
     lengths.map(|length| {
-        let (piece, after) = std::mem::take(&mut rest).split_at_mut(length);
+        let (own, after) = std::mem::take(&mut rest).split_at_mut(length);
         rest = after;
-        iovec {
-            iov_base: piece.as_mut_ptr().cast(),
-            iov_len: length,
-        }
+        piece(own.as_mut_ptr(), length)
     })
 }
 

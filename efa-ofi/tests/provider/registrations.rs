@@ -3,7 +3,7 @@
 use std::ptr::null_mut;
 
 use crate::common::c::*;
-use crate::common::{Options, Pair, close, with_provider};
+use crate::common::{Options, Pair, close, piece, rma_message, with_provider};
 
 /// Shorter and longer than all that is sent without an agreement with the receiver.
 const LENGTHS: [usize; 3] = [64, 60_000, 3 << 20];
@@ -57,10 +57,7 @@ fn memory_needs_no_more_than_its_own_use() {
 
                 let (regions, own, _, key) = open(FI_WRITE, FI_REMOTE_WRITE);
                 let address = to.addr() as u64;
-                let piece = iovec {
-                    iov_base: from.cast(),
-                    iov_len: length,
-                };
+                let piece = piece(from, length);
                 let remote = fi_rma_iov {
                     addr: address,
                     len: length,
@@ -68,13 +65,8 @@ fn memory_needs_no_more_than_its_own_use() {
                 };
                 let mut descriptor = own;
                 let message = fi_msg_rma {
-                    msg_iov: &piece,
                     desc: &mut descriptor,
-                    iov_count: 1,
-                    addr: pair.to_right,
-                    rma_iov: &remote,
-                    rma_iov_count: 1,
-                    ..fi_msg_rma::default()
+                    ..rma_message(&piece, pair.to_right, &remote)
                 };
                 pair.start(|| call!(left.endpoint => rma.writemsg(&message, FI_DELIVERY_COMPLETE)));
                 pair.left_completion();

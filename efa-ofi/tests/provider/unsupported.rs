@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
 
 use crate::common::c::*;
-use crate::common::{Options, Side, with_provider};
+use crate::common::{Options, Side, piece, with_provider};
 
 const REFUSED: c_int = -libc::ENOSYS;
 
@@ -53,10 +53,7 @@ fn memory_of_gpus_is_refused() {
     with_provider("unsupported::memory_of_gpus_is_refused", |libfabric| {
         let side = Side::open(libfabric, &Options::default());
         let mut memory = [0_u8; 64];
-        let piece = iovec {
-            iov_base: memory.as_mut_ptr().cast(),
-            iov_len: 64,
-        };
+        let piece = piece(memory.as_mut_ptr(), 64);
         for iface in [FI_HMEM_CUDA, FI_HMEM_ROCR, FI_HMEM_ZE] {
             let attributes = fi_mr_attr {
                 mr_iov: &piece,

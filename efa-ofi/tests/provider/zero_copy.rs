@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use crate::common::c::*;
 use crate::common::{
     AGAIN, EINVAL, Libfabric, MAX_MSG_SIZE, Options, Pair, SHARED_MEMORY_PERMITTED, Side, bind,
-    close, with_provider,
+    close, piece, with_provider,
 };
 
 const EOPNOTSUPP: isize = -(libc::EOPNOTSUPP as isize);
@@ -292,10 +292,7 @@ fn features_that_the_device_lacks_are_refused() {
             assert_eq!(unregistered, EINVAL);
             let tagged = call!(endpoint => tagged.recv(to, 64, target.descriptor(), any, 1, 0, no));
             assert_eq!(tagged, EOPNOTSUPP);
-            let piece = iovec {
-                iov_base: to,
-                iov_len: 32,
-            };
+            let piece = piece(to, 32);
             let (pieces, mut descriptors) = ([piece; 2], [target.descriptor(); 2]);
             let mut message = fi_msg {
                 msg_iov: pieces.as_ptr(),

@@ -177,6 +177,36 @@ pub(crate) fn control<T, A>(object: *mut T, command: u32, argument: &mut A) -> c
     }
 }
 
+/// A piece of memory, for a list.
+pub(crate) fn piece<T>(base: *const T, length: usize) -> iovec {
+    iovec {
+        iov_base: base.cast_mut().cast(),
+        iov_len: length,
+    }
+}
+
+/// A message of one piece.
+pub(crate) fn message(piece: &iovec, addr: fi_addr_t) -> fi_msg {
+    fi_msg {
+        msg_iov: piece,
+        iov_count: 1,
+        addr,
+        ..fi_msg::default()
+    }
+}
+
+/// A read or write of one piece at each end.
+pub(crate) fn rma_message(piece: &iovec, addr: fi_addr_t, remote: &fi_rma_iov) -> fi_msg_rma {
+    fi_msg_rma {
+        msg_iov: piece,
+        iov_count: 1,
+        addr,
+        rma_iov: remote,
+        rma_iov_count: 1,
+        ..fi_msg_rma::default()
+    }
+}
+
 /// Values that a test shares with its threads.
 pub(crate) struct Threads<'a, T>(pub(crate) &'a T);
 
