@@ -91,12 +91,13 @@ unsafe fn open<P: Object, T: Object, C>(
     })
 }
 
-/// Defines functions that open an object from another, with attributes.
+/// Defines functions that open an object from another, with attributes, and further arguments after
+/// the result.
 macro_rules! open_calls {
     ($(
         $(#[$documentation:meta])*
         fn $name:ident($parent:ident: $parent_type:ty, $attributes:ident: $attributes_type:ty)
-            -> $result:ty, |$context:ident| $open:expr
+            -> $result:ty, ($($argument:ident: $argument_type:ty),*) $open:expr
     )*) => {$(
         $(#[$documentation])*
         ///
@@ -111,7 +112,7 @@ macro_rules! open_calls {
             parent: *mut $parent_type,
             $attributes: *mut $attributes_type,
             result: *mut *mut $result,
-            $context: *mut c_void,
+            $($argument: $argument_type,)*
         ) -> c_int {
             // SAFETY: by the caller's contract.
             unsafe { open(parent.cast(), result, |$parent| $open) }
@@ -121,115 +122,57 @@ macro_rules! open_calls {
 
 open_calls! {
     /// Opens a domain (`fi_domain`).
-    fn domain(fabric: fid_fabric, info: fi_info) -> fid_domain, |context|
+    fn domain(fabric: fid_fabric, info: fi_info) -> fid_domain, (context: *mut c_void)
         Domain::open(fabric, info, &DOMAIN, &memory_region::OPS, context)
 
     /// Opens an event queue (`fi_eq_open`).
-    fn eq_open(fabric: fid_fabric, attributes: fi_eq_attr) -> fid_eq, |context|
+    fn eq_open(fabric: fid_fabric, attributes: fi_eq_attr) -> fid_eq, (context: *mut c_void)
         EventQueue::open(fabric, attributes.as_ref(), context)
 
     /// Opens an address vector (`fi_av_open`).
-    fn av_open(domain: fid_domain, attributes: fi_av_attr) -> fid_av, |context|
+    fn av_open(domain: fid_domain, attributes: fi_av_attr) -> fid_av, (context: *mut c_void)
         AddressVector::open(domain, attributes.as_mut().ok_or(Errno::EINVAL)?, context)
 
     /// Opens a completion queue (`fi_cq_open`).
-    fn cq_open(domain: fid_domain, attributes: fi_cq_attr) -> fid_cq, |context|
+    fn cq_open(domain: fid_domain, attributes: fi_cq_attr) -> fid_cq, (context: *mut c_void)
         CompletionQueue::open(domain, attributes.as_mut().ok_or(Errno::EINVAL)?, context)
 
     /// Opens a counter (`fi_cntr_open`).
-    fn cntr_open(domain: fid_domain, attributes: fi_cntr_attr) -> fid_cntr, |context|
+    fn cntr_open(domain: fid_domain, attributes: fi_cntr_attr) -> fid_cntr, (context: *mut c_void)
         Counter::open(domain, attributes.as_ref(), context)
 
     /// Opens an endpoint (`fi_endpoint`).
-    fn endpoint(domain: fid_domain, info: fi_info) -> fid_ep, |context|
+    fn endpoint(domain: fid_domain, info: fi_info) -> fid_ep, (context: *mut c_void)
         Endpoint::new(domain, info.as_ref().ok_or(Errno::EINVAL)?, transfers_of(domain), context)
+
+    /// Opens a wait set (`fi_wait_open`).
+    fn wait_open(fabric: fid_fabric, attributes: fi_wait_attr) -> fid_wait, ()
+        WaitSet::open(fabric, attributes.as_ref())
+
+    /// Opens a poll set (`fi_poll_open`).
+    fn poll_open(domain: fid_domain, attributes: fi_poll_attr) -> fid_poll, ()
+        PollSet::open(domain, attributes.as_ref())
+
+    /// As [`domain`], with flags, of which there are none (`fi_domain2`).
+    fn domain2(fabric: fid_fabric, info: fi_info) -> fid_domain, (flags: u64, context: *mut c_void)
+        {
+            without(flags)?;
+            Domain::open(fabric, info, &DOMAIN, &memory_region::OPS, context)
+        }
+
+    /// As [`endpoint`], with flags, of which there are none (`fi_endpoint2`).
+    fn endpoint2(domain: fid_domain, info: fi_info) -> fid_ep, (flags: u64, context: *mut c_void)
+        {
+            without(flags)?;
+            Endpoint::new(domain, info.as_ref().ok_or(Errno::EINVAL)?, transfers_of(domain), context)
+        }
 }
 
-/// Opens a wait set (`fi_wait_open`).
-///
-/// # Returns
-/// 0 with the set in `result`, or an error of [`WaitSet::open`]; `-FI_EINVAL` for a wrong fabric
-/// and without `result`.
-///
-/// # Safety
-/// The attributes are null or valid, and `result` is null or valid for a write. The fabric may be
-/// any pointer.
-unsafe extern "C" fn wait_open(
-    fabric: *mut fid_fabric,
-    attributes: *mut fi_wait_attr,
-    result: *mut *mut fid_wait,
-) -> c_int {
-    // SAFETY: by the caller's contract.
-    unsafe {
-        open(fabric.cast(), result, |fabric| {
-            WaitSet::open(fabric, attributes.as_ref())
-        })
-    }
-}
-
-/// Opens a poll set (`fi_poll_open`).
-///
-/// # Returns
-/// 0 with the set in `result`, or an error of [`PollSet::open`]; `-FI_EINVAL` for a wrong domain
-/// and without `result`.
-///
-/// # Safety
-/// The attributes are null or valid, and `result` is null or valid for a write. The domain may be
-/// any pointer.
-unsafe extern "C" fn poll_open(
-    domain: *mut fid_domain,
-    attributes: *mut fi_poll_attr,
-    result: *mut *mut fid_poll,
-) -> c_int {
-    // SAFETY: by the caller's contract.
-    unsafe {
-        open(domain.cast(), result, |domain| {
-            PollSet::open(domain, attributes.as_ref())
-        })
-    }
-}
-
-/// As [`domain`], with flags (`fi_domain2`).
-///
-/// # Returns
-/// As [`domain`]; `-FI_EINVAL` with flags.
-///
-/// # Safety
-/// The info is null or valid with all that it leads to, and `result` is null or valid for a write.
-/// The fabric may be any pointer.
-unsafe extern "C" fn domain2(
-    fabric: *mut fid_fabric,
-    info: *mut fi_info,
-    result: *mut *mut fid_domain,
-    flags: u64,
-    context: *mut c_void,
-) -> c_int {
+/// Refuses flags.
+fn without(flags: u64) -> Result<()> {
     match flags {
-        // SAFETY: the info and `result` are null or valid, by the caller's contract.
-        0 => unsafe { domain(fabric, info, result, context) },
-        _ => -libc::EINVAL,
-    }
-}
-
-/// As [`endpoint`], with flags (`fi_endpoint2`).
-///
-/// # Returns
-/// As [`endpoint`]; `-FI_EINVAL` with flags.
-///
-/// # Safety
-/// The info is null or valid with all that it leads to, and `result` is null or valid for a write.
-/// The domain may be any pointer.
-unsafe extern "C" fn endpoint2(
-    domain: *mut fid_domain,
-    info: *mut fi_info,
-    result: *mut *mut fid_ep,
-    flags: u64,
-    context: *mut c_void,
-) -> c_int {
-    match flags {
-        // SAFETY: the info and `result` are null or valid, by the caller's contract.
-        0 => unsafe { endpoint(domain, info, result, context) },
-        _ => -libc::EINVAL,
+        0 => Ok(()),
+        _ => Err(Errno::EINVAL),
     }
 }
 
