@@ -69,12 +69,7 @@ impl<'a> Victim<'a> {
         let mut device = Device::new(profile.clone(), fabric.victim());
         let pd = device.alloc_pd().expect("a domain");
         let start = arena.as_ptr() as u64 + GUARD as u64;
-        let region = MemoryRegion {
-            address: start,
-            length: REGION as u64,
-            iova: start,
-            access: Access::all(),
-        };
+        let region = MemoryRegion::new(start, REGION as u64, Access::all());
         let keys = device.register_memory(pd, region).expect("a region");
         let (cq, ring) = device
             .create_cq(256, RequestIdSize::Bits16)
@@ -133,11 +128,7 @@ impl<'a> Victim<'a> {
     }
 
     fn buffer(&self, offset: usize, length: u32) -> Buffer {
-        Buffer {
-            address: self.start() + offset as u64,
-            length,
-            lkey: self.lkey,
-        }
+        Buffer::new(self.start() + offset as u64, length, self.lkey)
     }
 
     fn new_request(&mut self) -> u64 {
@@ -218,10 +209,7 @@ impl<'a> Victim<'a> {
             sequence: 0,
             retries: 0,
             immediate: None,
-            remote: Some(RemoteRange {
-                address: self.start(),
-                key: self.rkey,
-            }),
+            remote: Some(RemoteRange::new(self.start(), self.rkey)),
             length,
         }
     }

@@ -184,12 +184,7 @@ impl Client {
     /// Registers memory for every access.
     pub fn register(&self, bytes: Vec<u8>) -> Memory {
         let bytes = bytes.into_boxed_slice();
-        let region = MemoryRegion {
-            address: bytes.as_ptr() as u64,
-            length: bytes.len() as u64,
-            iova: bytes.as_ptr() as u64,
-            access: Access::all(),
-        };
+        let region = MemoryRegion::new(bytes.as_ptr() as u64, bytes.len() as u64, Access::all());
         let keys = self
             .engine
             .with_device(|device| device.register_memory(self.pd, region))

@@ -50,6 +50,14 @@ pub struct RemoteRange {
     pub key: u32,
 }
 
+impl RemoteRange {
+    /// The memory from `address` on.
+    #[inline]
+    pub const fn new(address: u64, key: u32) -> Self {
+        RemoteRange { address, key }
+    }
+}
+
 /// All fields of a request except its data.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct RequestHeader {
@@ -87,6 +95,14 @@ pub struct HostSegment {
     pub address: u64,
     /// Length in bytes.
     pub length: u32,
+}
+
+impl HostSegment {
+    /// The `length` bytes from `address` on.
+    #[inline]
+    pub const fn new(address: u64, length: u32) -> Self {
+        HostSegment { address, length }
+    }
 }
 
 /// The initiator's side of a request's data.

@@ -363,12 +363,9 @@ impl Domain for SimDomain {
         if let Some(errno) = incarnation.registration_failure(length) {
             return Err(Error::Staged(errno).into());
         }
-        let keys = self.objects.register(MemoryRegion {
-            address,
-            length,
-            iova: address,
-            access,
-        })?;
+        let keys = self
+            .objects
+            .register(MemoryRegion::new(address, length, access))?;
         Ok(Region {
             local_key: LocalKey(keys.lkey.0),
             remote_key: RemoteKey(keys.rkey.0.into()),

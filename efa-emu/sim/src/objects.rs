@@ -197,12 +197,11 @@ impl DomainObjects {
             .with_memory(|memory| memory.reserve_slots(count, stride))
             .map_err(|_| NicError::Exhausted("packet buffer: the host's memory is full"))?;
         self.pool = Some(base);
-        let keys = self.register(MemoryRegion {
-            address: base,
-            length: count as u64 * stride as u64,
-            iova: base,
-            access: Access::LOCAL_WRITE,
-        })?;
+        let keys = self.register(MemoryRegion::new(
+            base,
+            count as u64 * stride as u64,
+            Access::LOCAL_WRITE,
+        ))?;
         Ok(Pool {
             base,
             stride,

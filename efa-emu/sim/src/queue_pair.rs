@@ -345,11 +345,7 @@ fn peer(destination: &Destination) -> UdAddress {
 
 fn user_buffer(slice: UserSlice, key: LocalKey) -> Result<Buffer, NicError> {
     let length = u32::try_from(slice.length).map_err(|_| invalid("length", slice.length as u64))?;
-    Ok(Buffer {
-        address: slice.address,
-        length,
-        lkey: key.0,
-    })
+    Ok(Buffer::new(slice.address, length, key.0))
 }
 
 fn invalid(what: &'static str, value: u64) -> NicError {

@@ -89,11 +89,7 @@ impl Default for BareLink {
 
 impl BareLink {
     fn buffer(keys: RegionKeys, length: u32) -> [Buffer; 1] {
-        [Buffer {
-            address: MEMORY,
-            length,
-            lkey: keys.lkey.0,
-        }]
+        [Buffer::new(MEMORY, length, keys.lkey.0)]
     }
 
     /// Doorbell, transmit, deliver, complete, poll.

@@ -106,12 +106,7 @@ impl Host {
             Access::REMOTE_WRITE,
             setup.profile.caps.contains(DeviceCaps::RDMA_WRITE),
         );
-        let region = MemoryRegion {
-            address: MEMORY,
-            length: MEMORY_SIZE,
-            iova: MEMORY,
-            access,
-        };
+        let region = MemoryRegion::new(MEMORY, MEMORY_SIZE, access);
         let keys = device.register_memory(pd, region).unwrap();
         let request_ids = setup.profile.longest_request_ids();
         let (cq, ring) = device.create_cq(setup.cq_entries, request_ids).unwrap();
@@ -173,11 +168,7 @@ impl Host {
 
     /// A buffer in this host's memory.
     pub fn buffer(&self, offset: u64, length: u32) -> Buffer {
-        Buffer {
-            address: MEMORY + offset,
-            length,
-            lkey: self.keys.lkey.0,
-        }
+        Buffer::new(MEMORY + offset, length, self.keys.lkey.0)
     }
 
     /// A part of this host's memory.

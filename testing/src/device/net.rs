@@ -157,12 +157,7 @@ impl Host {
         let mut device = Device::new(profile, gid(number));
         let pd = device.alloc_pd().unwrap();
         let (cq, ring) = device.create_cq(4096, RequestIdSize::Bits16).unwrap();
-        let region = MemoryRegion {
-            address: MEMORY,
-            length: SIZE as u64,
-            iova: MEMORY,
-            access: Access::all() | REMOTE_ATOMIC,
-        };
+        let region = MemoryRegion::new(MEMORY, SIZE as u64, Access::all() | REMOTE_ATOMIC);
         let keys = device.register_memory(pd, region).unwrap();
         Host {
             device,
@@ -218,11 +213,7 @@ impl Host {
 
     /// A buffer at an offset of the host's memory.
     pub fn buffer(&self, offset: usize, length: usize) -> Buffer {
-        Buffer {
-            address: MEMORY + offset as u64,
-            length: length as u32,
-            lkey: self.keys.lkey.0,
-        }
+        Buffer::new(MEMORY + offset as u64, length as u32, self.keys.lkey.0)
     }
 
     /// A list of one buffer at an offset of the host's memory.

@@ -575,10 +575,7 @@ fn mutations() -> usize {
 fn transport_headers_show_their_fields() {
     let Some(tshark) = Tshark::find() else { return };
     let rdma = Rdma {
-        remote: RemoteRange {
-            address: 0x0102_0304_0506_0708,
-            key: 0x0a0b_0c0d,
-        },
+        remote: RemoteRange::new(0x0102_0304_0506_0708, 0x0a0b_0c0d),
         total_length: 1 << 20,
         offset: 8192,
     };

@@ -181,10 +181,7 @@ fn eor(to: SendId) -> Header {
 
 fn rdma(memory: RmaIov, offset: u32) -> Rdma {
     Rdma {
-        remote: RemoteRange {
-            address: memory.addr(),
-            key: memory.key() as u32,
-        },
+        remote: RemoteRange::new(memory.addr(), memory.key() as u32),
         total_length: memory.len() as u32,
         offset,
     }

@@ -240,10 +240,7 @@ fn receipt(send_id: u32, msg_id: u32) -> Receipt {
 
 fn rdma(region: RmaIov, length: u32) -> Rdma {
     Rdma {
-        remote: RemoteRange {
-            address: region.addr(),
-            key: region.key() as u32,
-        },
+        remote: RemoteRange::new(region.addr(), region.key() as u32),
         total_length: length,
         offset: 0,
     }

@@ -216,10 +216,7 @@ impl<'s> FrameWriter<'s> {
             },
         };
         let rdma = Rdma {
-            remote: RemoteRange {
-                address: remote.address,
-                key: remote.key as u32,
-            },
+            remote: RemoteRange::new(remote.address, remote.key as u32),
             total_length: length as u32,
             offset: 0,
         };

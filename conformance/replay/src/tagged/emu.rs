@@ -52,12 +52,11 @@ impl SimConnection {
             let (cq, ring) = device.create_cq(COMPLETIONS, RequestIdSize::Bits16)?;
             let keys = device.register_memory(
                 pd,
-                MemoryRegion {
-                    address: memory.address,
-                    length: length as u64,
-                    iova: memory.address,
-                    access: Access::LOCAL_WRITE | Access::REMOTE_READ,
-                },
+                MemoryRegion::new(
+                    memory.address,
+                    length as u64,
+                    Access::LOCAL_WRITE | Access::REMOTE_READ,
+                ),
             )?;
             let shared = shared_queue(device, pd, cq, tags)?;
             let config = ConnectedConfig {

@@ -34,12 +34,8 @@ fn request(operation: Operation, length: u32) -> RequestHeader {
         sequence: 9,
         retries: 0,
         immediate: None,
-        remote: matches!(operation, Operation::RdmaRead | Operation::RdmaWrite).then_some(
-            RemoteRange {
-                address: 0x1000,
-                key: 7,
-            },
-        ),
+        remote: matches!(operation, Operation::RdmaRead | Operation::RdmaWrite)
+            .then_some(RemoteRange::new(0x1000, 7)),
         length,
     }
 }
@@ -230,11 +226,7 @@ fn rdma_data_is_split_at_the_mtu() {
     assert_eq!(written, memory);
     assert!(seen.iter().all(|frame| {
         let rdma = frame.header.kind.rdma().unwrap();
-        rdma.remote
-            == RemoteRange {
-                address: 0x1000,
-                key: 7,
-            }
+        rdma.remote == RemoteRange::new(0x1000, 7)
     }));
 }
 

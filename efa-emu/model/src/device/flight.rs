@@ -41,10 +41,7 @@ impl Request {
         sequence: 0,
         length: 0,
         to: Gid([0; 16]),
-        segments: [HostSegment {
-            address: 0,
-            length: 0,
-        }; 2],
+        segments: [HostSegment::new(0, 0); 2],
         rnr_retries: 0,
         place: RequestPlace::Link,
     };
@@ -70,10 +67,7 @@ impl Request {
             immediate: wqe.immediate(),
             remote: is_rdma.then(|| {
                 let remote = wqe.remote();
-                RemoteRange {
-                    address: remote.address,
-                    key: remote.rkey,
-                }
+                RemoteRange::new(remote.address, remote.rkey)
             }),
             length: self.length,
         }

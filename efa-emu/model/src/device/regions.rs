@@ -40,6 +40,16 @@ pub struct MemoryRegion {
 }
 
 impl MemoryRegion {
+    /// Memory whose address is also the one for work requests and peers.
+    pub const fn new(address: u64, length: u64, access: Access) -> Self {
+        MemoryRegion {
+            address,
+            length,
+            iova: address,
+            access,
+        }
+    }
+
     /// The number of pages that it touches.
     pub(super) fn pages(&self) -> u64 {
         (self.address % Profile::PAGE + self.length).div_ceil(Profile::PAGE)
@@ -239,12 +249,8 @@ fn resolve(
 ) -> Option<HostSegment> {
     let offset = address.checked_sub(region.iova)?;
     let end = offset.checked_add(u64::from(length))?;
-    (*owner == pd && end <= region.length && region.access.contains(access)).then_some(
-        HostSegment {
-            address: region.address + offset,
-            length,
-        },
-    )
+    (*owner == pd && end <= region.length && region.access.contains(access))
+        .then_some(HostSegment::new(region.address + offset, length))
 }
 
 #[cfg(test)]

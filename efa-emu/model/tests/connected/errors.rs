@@ -188,11 +188,7 @@ fn a_message_longer_than_its_receive_fails_both() {
 #[test]
 fn memory_that_is_not_registered_fails_locally() {
     let mut net = connect(|_| {}, CALM);
-    let stale = Buffer {
-        address: MEMORY,
-        length: 8,
-        lkey: 1,
-    };
+    let stale = Buffer::new(MEMORY, 8, 1);
     let list = BufferList::new(&[stale]).unwrap();
     net.post(0, A, request(1, SendOperation::Send(None), list));
     net.settle();

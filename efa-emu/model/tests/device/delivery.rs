@@ -41,10 +41,7 @@ impl Transfer for Recorder {
 
     fn fill(&mut self, to: u64, bytes: &[u8]) -> Result<(), Status> {
         let length = bytes.len() as u32;
-        let segment = HostSegment {
-            address: to,
-            length,
-        };
+        let segment = HostSegment::new(to, length);
         self.calls.push(("fill", 0, segment));
         self.outcome
     }
@@ -68,10 +65,7 @@ fn request(net: &Net, operation: Operation, immediate: Option<u32>) -> RequestHe
         sequence: 0,
         retries: 0,
         immediate,
-        remote: is_rdma.then_some(RemoteRange {
-            address: MEMORY + 500,
-            key: net.hosts[1].keys.rkey.0,
-        }),
+        remote: is_rdma.then_some(RemoteRange::new(MEMORY + 500, net.hosts[1].keys.rkey.0)),
         length: 50,
     }
 }
@@ -81,10 +75,7 @@ fn deliver(net: &mut Net, header: &RequestHeader, transfer: &mut Recorder) -> St
 }
 
 fn segment(offset: u64, length: u32) -> HostSegment {
-    HostSegment {
-        address: MEMORY + offset,
-        length,
-    }
+    HostSegment::new(MEMORY + offset, length)
 }
 
 #[test]

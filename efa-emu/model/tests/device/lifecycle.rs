@@ -324,12 +324,7 @@ fn errno<T: std::fmt::Debug>(result: Result<T, Error>) -> i32 {
 }
 
 fn region(length: u64, access: Access) -> MemoryRegion {
-    MemoryRegion {
-        address: 0x1000,
-        length,
-        iova: 0x1000,
-        access,
-    }
+    MemoryRegion::new(0x1000, length, access)
 }
 
 #[test]

@@ -174,11 +174,7 @@ fn sends_need_rts_or_sqd_and_receives_init() {
     use QpState::*;
     let mut net = Net::pair(Setup::default());
     let to = net.address(0, 1);
-    let buffer = [Buffer {
-        address: MEMORY,
-        length: 1,
-        lkey: 0,
-    }];
+    let buffer = [Buffer::new(MEMORY, 1, 0)];
     let client = &mut net.hosts[0].client;
     for (state, sends, receives) in [
         (Reset, false, false),

@@ -107,12 +107,7 @@ fn without(cap: DeviceCaps) -> Setup {
 
 fn register(net: &mut Net, access: Access) -> u32 {
     let host = &mut net.hosts[1];
-    let region = MemoryRegion {
-        address: MEMORY,
-        length: 64,
-        iova: MEMORY,
-        access,
-    };
+    let region = MemoryRegion::new(MEMORY, 64, access);
     host.device.register_memory(host.pd, region).unwrap().rkey.0
 }
 
@@ -535,18 +530,9 @@ fn rdma_writes_may_be_inline_in_128_bytes() {
 fn rdma_read_targets_must_be_writable() {
     let (mut net, to) = set_up(Setup::default());
     let host = &mut net.hosts[0];
-    let region = MemoryRegion {
-        address: MEMORY,
-        length: 64,
-        iova: MEMORY,
-        access: Access::empty(),
-    };
+    let region = MemoryRegion::new(MEMORY, 64, Access::empty());
     let read_only = host.device.register_memory(host.pd, region).unwrap();
-    let buffer = Buffer {
-        address: MEMORY,
-        length: 16,
-        lkey: read_only.lkey.0,
-    };
+    let buffer = Buffer::new(MEMORY, 16, read_only.lkey.0);
     host.post(1, to, SendOpcode::Send, SendData::Buffers(&[buffer]));
     net.settle();
     let rkey = net.hosts[1].keys.rkey.0;

@@ -434,11 +434,7 @@ impl Memory {
 
     /// A buffer in the memory.
     pub(crate) fn buffer(&self, offset: u64, length: u32) -> Buffer {
-        Buffer {
-            address: self.iova + offset,
-            length,
-            lkey: self.lkey,
-        }
+        Buffer::new(self.iova + offset, length, self.lkey)
     }
 
     fn parts(&self, offset: u64, length: usize) -> impl Iterator<Item = (u64, usize)> {

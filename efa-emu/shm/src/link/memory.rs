@@ -35,10 +35,7 @@ impl Window {
         let start = self.offset.max(offset);
         let end = self.end().min(offset.saturating_add(segment.length));
         (start < end).then(|| {
-            let part = HostSegment {
-                address: segment.address + u64::from(start - offset),
-                length: end - start,
-            };
+            let part = HostSegment::new(segment.address + u64::from(start - offset), end - start);
             (start, part)
         })
     }
@@ -365,24 +362,12 @@ mod tests {
     use super::*;
 
     fn segment(bytes: &[u8]) -> HostSegment {
-        HostSegment {
-            address: bytes.as_ptr() as u64,
-            length: bytes.len() as u32,
-        }
+        HostSegment::new(bytes.as_ptr() as u64, bytes.len() as u32)
     }
 
     #[test]
     fn windows_cut_segments() {
-        let list = [
-            HostSegment {
-                address: 1000,
-                length: 10,
-            },
-            HostSegment {
-                address: 2000,
-                length: 10,
-            },
-        ];
+        let list = [HostSegment::new(1000, 10), HostSegment::new(2000, 10)];
         let window = Window {
             offset: 5,
             length: 8,
@@ -391,20 +376,8 @@ mod tests {
         assert_eq!(
             cut,
             [
-                (
-                    5,
-                    HostSegment {
-                        address: 1005,
-                        length: 5
-                    }
-                ),
-                (
-                    10,
-                    HostSegment {
-                        address: 2000,
-                        length: 3
-                    }
-                ),
+                (5, HostSegment::new(1005, 5)),
+                (10, HostSegment::new(2000, 3)),
             ]
         );
         assert_eq!(
@@ -439,18 +412,12 @@ mod tests {
         let second = vec![2u8; 5000];
         let mut own = vec![0u8; 6000];
         let theirs = [segment(&first), segment(&second)];
-        let target = HostSegment {
-            address: own.as_mut_ptr() as u64,
-            length: 6000,
-        };
+        let target = HostSegment::new(own.as_mut_ptr() as u64, 6000);
         copy_between(pid, Direction::FromPeer, target, &theirs, 2000).unwrap();
         assert!(own[..3000].iter().all(|byte| *byte == 1));
         assert!(own[3000..].iter().all(|byte| *byte == 2));
 
-        let unmapped = HostSegment {
-            address: 4096,
-            length: 6000,
-        };
+        let unmapped = HostSegment::new(4096, 6000);
         for direction in [Direction::FromPeer, Direction::ToPeer] {
             assert_eq!(
                 copy_between(pid, direction, target, &[unmapped], 0),

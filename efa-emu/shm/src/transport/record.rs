@@ -291,10 +291,7 @@ impl Record {
         let is_rdma = matches!(operation, Operation::RdmaRead | Operation::RdmaWrite);
         RequestHeader {
             operation,
-            remote: is_rdma.then_some(RemoteRange {
-                address: self.0[3],
-                key: self.0[4] as u32,
-            }),
+            remote: is_rdma.then_some(RemoteRange::new(self.0[3], self.0[4] as u32)),
             ..self.message_header()
         }
     }
@@ -455,10 +452,7 @@ pub(crate) fn segments_from_bytes(
     bytes: &[u8],
     total: u32,
 ) -> Result<([HostSegment; MAX_SEGMENTS], usize), BadRecord> {
-    let empty = HostSegment {
-        address: 0,
-        length: 0,
-    };
+    let empty = HostSegment::new(0, 0);
     let mut segments = [empty; MAX_SEGMENTS];
     let count = bytes.len() / SEGMENT;
     if !bytes.len().is_multiple_of(SEGMENT) || count > MAX_SEGMENTS {
@@ -470,10 +464,7 @@ pub(crate) fn segments_from_bytes(
         address.copy_from_slice(&bytes[..8]);
         let mut length = [0; 4];
         length.copy_from_slice(&bytes[8..12]);
-        *segment = HostSegment {
-            address: u64::from_le_bytes(address),
-            length: u32::from_le_bytes(length),
-        };
+        *segment = HostSegment::new(u64::from_le_bytes(address), u32::from_le_bytes(length));
         if segment
             .address
             .checked_add(u64::from(segment.length))
@@ -654,10 +645,7 @@ pub(crate) mod tests {
             sequence: 9,
             retries: 3,
             immediate: Some(0x0a0b_0c0d),
-            remote: Some(RemoteRange {
-                address: 0x1112_1314_1516_1718,
-                key: 0x2122_2324,
-            }),
+            remote: Some(RemoteRange::new(0x1112_1314_1516_1718, 0x2122_2324)),
             length: 0x70,
         };
         let record = Record::whole(RecordKind::Data, &header, 0x50)
@@ -708,14 +696,8 @@ pub(crate) mod tests {
     #[test]
     fn segments_round_trip() {
         let list = [
-            HostSegment {
-                address: 0x1000,
-                length: 5,
-            },
-            HostSegment {
-                address: u64::MAX - 7,
-                length: 7,
-            },
+            HostSegment::new(0x1000, 5),
+            HostSegment::new(u64::MAX - 7, 7),
         ];
         let (bytes, length) = segments_to_bytes(&list);
         let (found, count) = segments_from_bytes(&bytes[..length], 12).unwrap();

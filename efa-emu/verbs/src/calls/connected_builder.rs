@@ -159,11 +159,7 @@ begin! {
 /// # Safety
 /// `pair` is null or a queue pair of this library.
 unsafe extern "C" fn wr_set_sge(pair: *mut ibv_qp_ex, lkey: u32, address: u64, length: u32) {
-    let buffer = Buffer {
-        address,
-        length,
-        lkey,
-    };
+    let buffer = Buffer::new(address, length, lkey);
     let list = || BufferList::new(&[buffer]).ok_or(Errno::INVAL);
     // SAFETY: passed on.
     unsafe { set(pair, |_| list().map(Payload::Buffers)) }

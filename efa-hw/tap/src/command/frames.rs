@@ -208,10 +208,8 @@ impl Frames {
             source_qpn: Qpn(record.qpn as u16),
             destination_qpn: Qpn(record.peer_qpn as u16),
             sequence: record.sequence,
-            remote: matches!(record.kind, kind::READ | kind::WRITE).then_some(RemoteRange {
-                address: record.remote_address,
-                key: record.remote_key,
-            }),
+            remote: matches!(record.kind, kind::READ | kind::WRITE)
+                .then_some(RemoteRange::new(record.remote_address, record.remote_key)),
             ..header_of(record)
         };
         self.request(

@@ -50,10 +50,7 @@ fn send_repr() -> Repr {
 fn rdma_write_repr() -> Repr {
     Repr {
         kind: FrameKind::RdmaWrite(Rdma {
-            remote: RemoteRange {
-                address: 0x0102_0304_0506_0708,
-                key: 0x0a0b_0c0d,
-            },
+            remote: RemoteRange::new(0x0102_0304_0506_0708, 0x0a0b_0c0d),
             total_length: 1 << 20,
             offset: 16384,
         }),

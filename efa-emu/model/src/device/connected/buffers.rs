@@ -148,18 +148,9 @@ mod tests {
     #[test]
     fn pieces_cross_buffers_and_check_each_key() {
         let mut regions = RegionTable::new(4);
-        let region = MemoryRegion {
-            address: 0x1000,
-            length: 0x100,
-            iova: 0x1000,
-            access: Access::LOCAL_WRITE,
-        };
+        let region = MemoryRegion::new(0x1000, 0x100, Access::LOCAL_WRITE);
         let lkey = regions.insert(PD, region).unwrap().lkey.0;
-        let buffer = |address, length, lkey| Buffer {
-            address,
-            length,
-            lkey,
-        };
+        let buffer = Buffer::new;
         let list = [buffer(0x1000, 10, lkey), buffer(0x1080, 20, lkey)];
         let list = BufferList::new(&list).unwrap();
         assert_eq!(list.length(), 30);

@@ -168,11 +168,7 @@ mod tests {
             request_id: 0x0102,
             first: true,
             last: true,
-            buffer: Buffer {
-                address: 0x1817_1615_1413_1211,
-                length: 0x2221,
-                lkey: 0x0033_3231,
-            },
+            buffer: Buffer::new(0x1817_1615_1413_1211, 0x2221, 0x0033_3231),
         };
         assert_eq!(ring.read(1), expected);
     }

@@ -241,16 +241,8 @@ mod tests {
     use super::*;
 
     const BUFFERS: [Buffer; 2] = [
-        Buffer {
-            address: 0x5857_5655_5453_5251,
-            length: 0x6463_6261,
-            lkey: 0x0073_7271,
-        },
-        Buffer {
-            address: 0x8887_8685_8483_8281,
-            length: 0x9493_9291,
-            lkey: 0x00b3_b2b1,
-        },
+        Buffer::new(0x5857_5655_5453_5251, 0x6463_6261, 0x0073_7271),
+        Buffer::new(0x8887_8685_8483_8281, 0x9493_9291, 0x00b3_b2b1),
     ];
 
     fn head(operation: WqeOperation, immediate: Option<u32>) -> EntryHead {

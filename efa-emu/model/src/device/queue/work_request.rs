@@ -118,6 +118,16 @@ pub struct Buffer {
 }
 
 impl Buffer {
+    /// The `length` bytes from `address` on, in the region with this key.
+    #[inline]
+    pub const fn new(address: u64, length: u32, lkey: u32) -> Self {
+        Buffer {
+            address,
+            length,
+            lkey,
+        }
+    }
+
     /// The words in an entry.
     #[inline(always)]
     pub(super) fn to_words(self) -> [u64; 2] {
@@ -449,11 +459,7 @@ impl WorkRequest {
             (0, true) => (self.words[HEAD_WORDS], self.words[HEAD_WORDS + 1]),
             _ => (self.words[HEAD_WORDS + 2], self.words[HEAD_WORDS + 3]),
         };
-        Buffer {
-            length: sizes as u32,
-            lkey: (sizes >> 32) as u32 & LKEY_MASK,
-            address,
-        }
+        Buffer::new(address, sizes as u32, (sizes >> 32) as u32 & LKEY_MASK)
     }
 
     /// The inline bytes. There are none if the data is in buffers.
