@@ -103,7 +103,7 @@ impl std::fmt::Display for Figures {
 /// Compiles the client.
 fn client(directory: &Path) -> Result<PathBuf, String> {
     let program = directory.join("direct");
-    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../efa-hw/tap/tests/direct.c");
+    let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("../../efa-hw/tap/tests/tap/direct.c");
     let mut words = ["gcc", "-O2", "-o"].map(OsStr::new).to_vec();
     words.extend([program.as_os_str(), source.as_os_str()]);
     words.extend(["-lefa", "-libverbs"].map(OsStr::new));
