@@ -54,7 +54,7 @@ pub(crate) fn report_file() -> impl TypedValueParser<Value = PathBuf> {
     })
 }
 
-/// Prints a line of results. If the reader has exited (`| head`), that is no error; any other
+/// Prints a line of results. If the reader has exited (`| head`), that is not an error; any other
 /// failure makes the command fail.
 pub(crate) fn say(text: impl Display) {
     output::print(PROGRAM, &format!("{text}\n"));

@@ -99,7 +99,7 @@ fn recording(path: &Path) -> Result<PathBuf, CorpusError> {
     if capture.is_file() {
         return Ok(capture);
     }
-    // A file that is no scenario has another error, which loading it tells.
+    // A file that is not a scenario has another error, which loading it reports.
     if Scenario::load(path).is_err() && !TagTrace::is_one(path) {
         return Ok(path.to_owned());
     }

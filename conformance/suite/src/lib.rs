@@ -1,6 +1,6 @@
 //! Runs a corpus of traces: finds the traces ([`find_traces`]), and runs a case of one
-//! ([`run_trace`]), many at once ([`jobs`], [`parallel`]), or on other hosts ([`hosts`]). [`json`] has the
-//! data of a run, from which the files in `templates` make pages and JUnit.
+//! ([`run_trace`]), many at once ([`jobs`], [`parallel`]), or on other hosts ([`hosts`]). [`json`]
+//! has the data of a run, from which the files in `templates` make pages and JUnit.
 //!
 //! ```no_run
 //! use efa_replay::replay::emu::Emu;

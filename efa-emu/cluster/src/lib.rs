@@ -4,9 +4,9 @@
 //! Each host of a cluster is a process (`node`) with the host's namespaces (`namespaces`). The
 //! process listens on a socket in the directory of the run, and executes the requests of `rsh`
 //! (`session`), as sshd does for ssh. It is forked while the cluster has one thread, and does not
-//! execute another program, because it would lose its capabilities. For the same reason a program on
-//! one host cannot enter the namespaces of another one itself, unless it is root's: launchers that
-//! start programs from host to host need the host's process. `launchers` has the environment
+//! execute another program, because it would lose its capabilities. For the same reason a program
+//! on one host cannot enter the namespaces of another one itself, unless it is root's: launchers
+//! that start programs from host to host need the host's process. `launchers` has the environment
 //! for MPI libraries; `device_view` shows the devices in `/sys` and `/dev`; `members` and `gateway`
 //! are the hosts of other machines, and [`uplink`] is the bridge that a run starts.
 //!

@@ -9,7 +9,7 @@ use super::complain;
 static STATE: AtomicU8 = AtomicU8::new(OPEN);
 
 const OPEN: u8 = 0;
-/// The reader has closed the pipe (`| head`), which is no failure.
+/// The reader has closed the pipe (`| head`), which is not a failure.
 const UNREAD: u8 = 1;
 /// Some output could not be written, for instance on a full disk.
 const INCOMPLETE: u8 = 2;

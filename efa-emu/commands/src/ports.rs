@@ -47,8 +47,8 @@ pub fn free_port() -> io::Result<u16> {
 }
 
 /// Reserves a port for this process. Returns false if it is reserved already. The reservation is an
-/// abstract Unix socket: like a port it belongs to a network namespace, and the kernel frees it when
-/// the process ends. Where such sockets are not permitted, nothing is reserved.
+/// abstract Unix socket: like a port it belongs to a network namespace, and the kernel frees it
+/// when the process ends. Where such sockets are not permitted, nothing is reserved.
 fn reserve(port: u16) -> bool {
     static RESERVATIONS: Mutex<VecDeque<UnixDatagram>> = Mutex::new(VecDeque::new());
     let name = SocketAddr::from_abstract_name(format!("efa-emu-port-{port}"));

@@ -1,5 +1,5 @@
-//! Declaration of structures in memory or in a stream, each field with its offset, and of enums with
-//! numbers: a reader can compare the declaration with its source.
+//! Declaration of structures in memory or in a stream, each field with its offset, and of enums
+//! with numbers: a reader can compare the declaration with its source.
 
 /// Declares a structure: `pub NAME, from BYTE to BYTE;` and then a line for each field, `offset
 /// name: type, meaning;`. All bytes must be declared; offsets are checked at compile time. Integers

@@ -187,8 +187,8 @@ fn the_current_memory_of_an_address_is_sent() {
                 assert_eq!(sent, [bytes[0]; 4000], "before {how}");
                 let hits = a.cache_statistics().unwrap().hits;
                 let (_, again) = send_leased(&mut a, &mut b, to, memory.slice());
-                // Pages that were removed at an unknown time are not cached until they are unmapped, by
-                // the next way.
+                // Pages that were removed at an unknown time are not cached until they are
+                // unmapped, by the next way.
                 assert_eq!(again, first, "the cache serves what it has");
                 assert_eq!(a.cache_statistics().unwrap().hits, hits + 1);
                 memory.replace(how);

@@ -1,5 +1,5 @@
-//! `HwNic` and `HwDomain` on a device, and where there is none. Here: two queue pairs of one process
-//! exchange messages.
+//! `HwNic` and `HwDomain` on a device, and where there is none. Here: two queue pairs of one
+//! process exchange messages.
 
 mod cache;
 mod channel;

@@ -57,8 +57,8 @@ pub(crate) struct DomainState {
     pub(crate) may_sleep: bool,
 }
 
-// SAFETY: endpoints and memory of calls, to which it points, are used by one thread at a time, which
-// has the lock.
+// SAFETY: endpoints and memory of calls, to which it points, are used by one thread at a time,
+// which has the lock.
 unsafe impl Send for DomainState {}
 
 impl DomainState {

@@ -29,9 +29,9 @@ pub(crate) struct Lock<T> {
     value: UnsafeCell<T>,
 }
 
-// SAFETY: where it is synchronized, one thread at a time has the mutex, and only that thread reaches
-// `poisoned` and the value. Elsewhere the caller of `Lock::unsynchronized` has promised the same of
-// all fields.
+// SAFETY: where it is synchronized, one thread at a time has the mutex, and only that thread
+// reaches `poisoned` and the value. Elsewhere the caller of `Lock::unsynchronized` has promised the
+// same of all fields.
 unsafe impl<T: Send> Sync for Lock<T> {}
 
 impl<T> Lock<T> {

@@ -168,8 +168,8 @@ fn a_vector_of_many_entries_ends() {
     with_provider(
         "address_vectors::a_vector_of_many_entries_ends",
         |libfabric| {
-            // All of one queue pair, as if it had been opened that often. A removal that walks along
-            // the others would take some hundred million steps.
+            // All of one queue pair, as if it had been opened that often. A removal that walks
+            // along the others would take some hundred million steps.
             const COUNT: usize = 20_000;
             let side = Side::open(libfabric, &Options::default());
             side.enable();

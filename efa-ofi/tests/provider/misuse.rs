@@ -1,5 +1,5 @@
-//! Misuse by the application is reported by an error number, and changes nothing. Other objects than
-//! a call wants are in `newest`.
+//! Misuse by the application is reported by an error number, and changes nothing. Other objects
+//! than a call wants are in `newest`.
 
 use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;

@@ -1,5 +1,5 @@
-//! Features that EFA or this provider lacks, through the C interface. Calls that are refused whatever
-//! their arguments are stand in `newest`, and hints in `hints` and `attributes`.
+//! Features that EFA or this provider lacks, through the C interface. Calls that are refused
+//! whatever their arguments are stand in `newest`, and hints in `hints` and `attributes`.
 
 use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;

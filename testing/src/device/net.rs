@@ -102,7 +102,7 @@ struct Packet {
 pub struct Net {
     /// The hosts.
     pub hosts: Vec<Host>,
-    /// What the network does to packets.
+    /// The treatment of packets by the network.
     pub effects: NetworkEffects,
     /// The virtual time.
     pub now: Duration,

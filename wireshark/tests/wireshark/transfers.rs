@@ -387,7 +387,7 @@ fn a_long_read_contains_its_rdma_reads() {
     let parts = [&message[..150], &message[150..]];
     let (request, [one, two]) = read(&mut talk, iov[0], parts);
     let eor = talk.packet(End::B, &eor(SendId(3)), b"");
-    // A read of other memory is no part of it.
+    // A read of other memory is not a part of it.
     let other = RmaIov::new(0x7000_0000_1000, 200, 0x56);
     let (direct, []) = read(&mut talk, other, []);
     let sequence = talk.next_sequence(End::B) - 1;

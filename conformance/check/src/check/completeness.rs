@@ -48,7 +48,7 @@ struct Lifetime {
 }
 
 impl Lifetimes {
-    /// Handles a request that is no repetition, captured as frame `at`. Returns its run of
+    /// Handles a request that is not a repetition, captured as frame `at`. Returns its run of
     /// consecutive request numbers.
     pub(super) fn request(&mut self, owner: Owner, is_own: bool, at: u64, header: &Repr) -> u64 {
         let sequence = header.sequence;

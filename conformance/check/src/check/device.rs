@@ -411,7 +411,8 @@ impl Requests {
         }
     }
 
-    /// The number of the first packet of a message or atomic that was refused and has not been sent again.
+    /// The number of the first packet of a message or atomic that was refused and has not been sent
+    /// again.
     pub(super) fn refused(&self, msg_id: u32) -> Option<u64> {
         let of_message = self
             .refused

@@ -7,8 +7,8 @@
 //! * `judge`: frames, one by one, each as part of its conversation (`node`).
 //! * `qp_generations`: new queue pairs with a reused number.
 //! * `order`: sorts frames by time.
-//! * `conversation`: two endpoints in the view of one of them: identity and handshakes; `ends`: what
-//!   is incomplete at the end.
+//! * `conversation`: two endpoints in the view of one of them: identity and handshakes; `ends`:
+//!   what is incomplete at the end.
 //! * `side`: one of the two endpoints; `protocol_detection`: whether they use the protocol.
 //! * `follow`: operations, packet by packet; `rdma`: RDMA requests and their ends.
 //! * `sequence`, `operation`, `runs`, `device`, `recent`: the state that these keep.
@@ -17,7 +17,8 @@
 //! * `content`: digests of packets, to recognise copies and retransmissions.
 //! * `explain`: the packets of a correct sender.
 //! * `tagged`: packets of reliable connections, which `crate::rendezvous` follows.
-//! * `packet`: the meaning of a packet; `frame`: its frame; `format`: rules that depend on a single packet only.
+//! * `packet`: the meaning of a packet; `frame`: its frame; `format`: rules that depend on a single
+//!   packet only.
 
 mod completeness;
 mod content;

@@ -202,8 +202,8 @@ fn the_dissector_finds_each_mistake_with_tags() {
 }
 
 /// Compares the two judges on correct and wrong connections with packets lost, duplicated and
-/// exchanged, and bits changed, of which at most `most` bytes of each frame are captured. `EFA_SEED`
-/// is the seed of the changes. Returns the number of breaches.
+/// exchanged, and bits changed, of which at most `most` bytes of each frame are captured.
+/// `EFA_SEED` is the seed of the changes. Returns the number of breaches.
 #[track_caller]
 fn compare_judges_on_damaged_connections(most: usize) -> Option<usize> {
     let tshark = Tshark::find()?;

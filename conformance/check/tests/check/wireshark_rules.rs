@@ -2,8 +2,8 @@
 //!
 //! Both implement the rules of `docs/rules.md`. The dissector judges each end of a conversation
 //! separately, so both get captures of one host: the captures of the corpus, and copies of them
-//! with frames lost, omitted, duplicated, exchanged and changed. Needs `tshark`; without it the tests print
-//! a message and pass.
+//! with frames lost, omitted, duplicated, exchanged and changed. Needs `tshark`; without it the
+//! tests print a message and pass.
 
 use std::collections::{BTreeSet, HashSet};
 use std::io::Write;

@@ -122,8 +122,8 @@ fn it_passes_eager_cases_in_every_role() {
 
 /// The report of a case in which the example does something wrong when a receive completes: a
 /// statement before `complete`, and an option of the compiler. `under`: the command that runs it,
-/// if any; `patience`: its answer time in seconds. What only the application sees is the last rung of
-/// the ladder, after the case's packets.
+/// if any; `patience`: its answer time in seconds. What only the application sees is the last rung
+/// of the ladder, after the case's packets.
 fn expect_last_rung(fault: &str, option: &str, under: &str, patience: &str, texts: &[&str]) {
     let source = root().join("conformance/examples/eager.c");
     let source = std::fs::read_to_string(source).unwrap();

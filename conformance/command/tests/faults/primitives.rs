@@ -1,5 +1,5 @@
-//! Faults whose effect depends on the program, too. What each action does to packets is shown by the
-//! tests of `efa-device-model`, `efa-sim` and `efa-shm`.
+//! Faults whose effect depends on the program, too. What each action does to packets is shown by
+//! the tests of `efa-device-model`, `efa-sim` and `efa-shm`.
 
 use crate::rig::{Rig, Side, Software};
 use crate::with_each;

@@ -1,9 +1,9 @@
 //! Stock libfabric, loaded at run time from any path.
 //!
-//! [`ffi`] declares the C interface. [`Library`] and [`Endpoint`] wrap the part that the suite needs: one
-//! reliable-datagram endpoint of one provider with its queues and address vector. Buffers are
-//! passed by value and returned with their completions, so that no caller can touch memory that the
-//! library still uses.
+//! [`ffi`] declares the C interface. [`Library`] and [`Endpoint`] wrap the part that the suite
+//! needs: one reliable-datagram endpoint of one provider with its queues and address vector.
+//! Buffers are passed by value and returned with their completions, so that no caller can touch
+//! memory that the library still uses.
 
 mod bare;
 mod completion;

@@ -312,8 +312,8 @@ impl RemoteAccess {
     /// Queries a host for its description, and compares its versions with those of this program.
     ///
     /// # Errors
-    /// [`PlaceError`] names the host and the remedy. It is returned after [`RemoteAccess::limit`] at the
-    /// latest.
+    /// [`PlaceError`] names the host and the remedy. It is returned after [`RemoteAccess::limit`]
+    /// at the latest.
     pub fn describe(&self, host: &str) -> Result<Description, PlaceError> {
         let shell = self.shell.to_string();
         let (name, program) = (host.to_owned(), self.program.clone());

@@ -21,8 +21,8 @@ use super::verdict::Verdict;
 use super::{headerless, rdma, requirements};
 use crate::compare::{Bindings, Finding};
 
-/// Replays `trace` with the result of `opener` as endpoint `dut`, with a `hook` between the endpoint
-/// under test and the scripted ones.
+/// Replays `trace` with the result of `opener` as endpoint `dut`, with a `hook` between the
+/// endpoint under test and the scripted ones.
 pub fn replay<'t, B: Backend>(
     trace: &'t Trace,
     dut: EndpointIndex,

@@ -235,7 +235,7 @@ fn a_scenario_stands_for_its_recording() {
     let error = of(alone).unwrap_err().to_string();
     assert!(error.contains("no capture "), "{error}");
     assert!(error.contains("`efa-conformance record "), "{error}");
-    // What is wrong with it is said when it is loaded.
+    // Loading it reports what is wrong.
     let broken = directory.path().join("broken.toml");
     std::fs::write(&broken, "endpoint = 3").unwrap();
     assert_eq!(of(broken.clone()).unwrap(), [broken]);

@@ -33,8 +33,8 @@ pub struct EndpointConfig {
     pub deferred_bytes: usize,
     /// Limit in bytes for the waiting packets of one peer, wherever they are stored. Each packet
     /// counts as at least 128 bytes. A peer beyond the limit is given up. Where peers are not
-    /// trusted, this prevents one of them from using up [`EndpointConfig::deferred_bytes`]. Default:
-    /// no limit.
+    /// trusted, this prevents one of them from using up [`EndpointConfig::deferred_bytes`].
+    /// Default: no limit.
     pub peer_deferred_bytes: usize,
     /// Limit for the pending requests of one peer: its
     /// [`remote_operations`](EndpointConfig::remote_operations), running or waiting, and answers

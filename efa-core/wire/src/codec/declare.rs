@@ -24,7 +24,8 @@
 //!   before the line is only in the struct's documentation.
 //!
 //! From this, [`packet_format!`] generates the struct, its [`Fields`] (parsing and writing) and
-//! [`Format::SECTIONS`]: the tables behind the dissector, `show` and the documentation. `record!` declares structures that always have the same fields, such as the base header.
+//! [`Format::SECTIONS`]: the tables behind the dissector, `show` and the documentation. `record!`
+//! declares structures that always have the same fields, such as the base header.
 
 use core::marker::PhantomData;
 

@@ -1,4 +1,4 @@
-//! What a header is written to.
+//! The destination of a written header.
 
 use crate::packet_type::TypeTraits;
 

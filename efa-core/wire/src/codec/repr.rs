@@ -141,8 +141,8 @@ fn base<F: Format>(stated: BaseHeaderValues) -> BaseHeader {
     }
 }
 
-/// The error for a buffer that is too short. It gets a copy of the header, because a reference would
-/// keep every header in memory.
+/// The error for a buffer that is too short. It gets a copy of the header, because a reference
+/// would keep every header in memory.
 #[cold]
 fn too_short(header: impl Format, available: usize) -> EmitError {
     EmitError {

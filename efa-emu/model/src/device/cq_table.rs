@@ -144,8 +144,8 @@ impl CqTable {
         queue.producer = queue.producer.wrapping_add(1);
     }
 
-    /// As [`CqTable::write`], with all that may have to be done. It gets a copy of the entry, because
-    /// a reference would keep every entry in memory.
+    /// As [`CqTable::write`], with all that may have to be done. It gets a copy of the entry,
+    /// because a reference would keep every entry in memory.
     #[cold]
     #[inline(never)]
     fn write_attentively(&mut self, cq: CqId, entry: CompletionEntry) {

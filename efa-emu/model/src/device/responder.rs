@@ -171,8 +171,8 @@ impl Device {
         }
     }
 
-    /// Counts a refused request. Returns the status for its initiator. It gets a copy of the header,
-    /// because a reference would keep the header of every request in memory.
+    /// Counts a refused request. Returns the status for its initiator. It gets a copy of the
+    /// header, because a reference would keep the header of every request in memory.
     #[cold]
     fn refuse(
         &mut self,

@@ -1,4 +1,5 @@
-//! The formats of the admin interface: commands, their completions, features, statistics and events.
+//! The formats of the admin interface: commands, their completions, features, statistics and
+//! events.
 //!
 //! Names, offsets and values are those of the kernel driver's `efa_admin_defs.h` and
 //! `efa_admin_cmds_defs.h` (Linux 6.1 to 7.2). The responses are derived from the device's

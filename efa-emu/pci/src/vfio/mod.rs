@@ -3,8 +3,8 @@
 //! * `message`: the messages. * `stream`: their transport, with file descriptors.
 //! * `server`: the device's side.
 //!
-//! The specification is `docs/interop/vfio-user.rst` of QEMU; numbers of the structures are those of
-//! the kernel's `<linux/vfio.h>`.
+//! The specification is `docs/interop/vfio-user.rst` of QEMU; numbers of the structures are those
+//! of the kernel's `<linux/vfio.h>`.
 
 pub mod message;
 mod server;

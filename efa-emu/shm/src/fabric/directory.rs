@@ -130,7 +130,8 @@ impl Fabric {
         &self.name
     }
 
-    /// The bits in which its hosts' GIDs differ from those of the same hosts in the fabric `default`.
+    /// The bits in which its hosts' GIDs differ from those of the same hosts in the fabric
+    /// `default`.
     pub(crate) fn inverted_gid_bits(&self) -> u128 {
         gids::inverted_bits(&self.name).into()
     }

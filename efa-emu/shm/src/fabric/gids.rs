@@ -41,8 +41,8 @@ fn hash(name: &str) -> u32 {
 }
 
 /// The bits in which GIDs of a fabric differ from those of hosts with the same names in the fabric
-/// `default`. Fabrics of a machine share its `/dev/shm`, and libfabric 1.11 names its files there by
-/// user, GID and queue pair number alone. Two of its endpoints with the same address, in two
+/// `default`. Fabrics of a machine share its `/dev/shm`, and libfabric 1.11 names its files there
+/// by user, GID and queue pair number alone. Two of its endpoints with the same address, in two
 /// fabrics, would use one file, and crash.
 pub(super) fn inverted_bits(fabric: &str) -> u32 {
     match fabric {

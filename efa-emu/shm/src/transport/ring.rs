@@ -441,8 +441,8 @@ impl Consumer {
         self.unanswered -= 1;
     }
 
-    /// The memory and the offset of `length` bytes of a record's payload from `offset` on. `None` if
-    /// the payload is shorter.
+    /// The memory and the offset of `length` bytes of a record's payload from `offset` on. `None`
+    /// if the payload is shorter.
     #[inline]
     pub(crate) fn payload(
         &self,

@@ -41,8 +41,8 @@ fn create(pd: *mut ibv_pd, attributes: &ibv_ah_attr) -> Result<*mut ibv_ah, Errn
 
 /// Destroys an address handle.
 ///
-/// Returns 0 or an errno: `EINVAL` for a pointer that is no handle, or the device's error, in which
-/// case the handle is destroyed as well.
+/// Returns 0 or an errno: `EINVAL` for a pointer that is not a handle, or the device's error, in
+/// which case the handle is destroyed as well.
 pub(crate) extern "C" fn ibv_destroy_ah(handle: *mut ibv_ah) -> c_int {
     errno::status_of_end(|| ADDRESS_HANDLES.remove(handle)?.destroy())
 }

@@ -32,7 +32,7 @@ pub(crate) unsafe extern "C" fn ibv_alloc_buf(
     }))
 }
 
-/// Frees the memory of a buffer and its handle. Does nothing for a pointer that is no buffer.
+/// Frees the memory of a buffer and its handle. Does nothing for a pointer that is not a buffer.
 pub(crate) extern "C" fn ibv_free_buf(buffer: *mut ibv_buf) {
     if let Ok(buffer) = BUFFERS.remove(buffer) {
         // SAFETY: it was allocated for the handle, which one thread only can remove.
@@ -59,7 +59,7 @@ pub(crate) extern "C" fn ibv_reg_buf_mr(
 
 /// Exports a buffer as a dma-buf. No buffer is one.
 ///
-/// Returns -1 with `errno`: `ENODATA`, or `EINVAL` for a pointer that is no buffer.
+/// Returns -1 with `errno`: `ENODATA`, or `EINVAL` for a pointer that is not a buffer.
 pub(crate) extern "C" fn ibv_export_buf_dmabuf_fd(buffer: *mut ibv_buf) -> c_int {
     errno::zero_or_minus_one(BUFFERS.get(buffer).and(Err(Errno::NODATA)))
 }

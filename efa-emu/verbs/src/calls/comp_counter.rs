@@ -122,8 +122,8 @@ macro_rules! changes {
     ($($(#[$doc:meta])* $name:ident: $values:ident.$change:ident;)+) => { $(
         $(#[$doc])*
         ///
-        /// Returns 0 or an errno: `EINVAL` for a pointer that is no counter, `EIO` after the device
-        /// was removed.
+        /// Returns 0 or an errno: `EINVAL` for a pointer that is not a counter, `EIO` after the
+        /// device was removed.
         pub(crate) extern "C" fn $name(counter: *mut ibv_comp_cntr, value: u64) -> c_int {
             errno::status(COUNTERS.get(counter).and_then(|counter| {
                 counter.context.check_present()?;
@@ -151,7 +151,7 @@ macro_rules! reads {
     ($($(#[$doc:meta])* $name:ident: $values:ident;)+) => { $(
         $(#[$doc])*
         ///
-        /// Returns 0 or an errno: `EINVAL` for a pointer that is no counter, or a null `value`.
+        /// Returns 0 or an errno: `EINVAL` for a pointer that is not a counter, or a null `value`.
         ///
         /// # Safety
         /// `value` is null or valid for a write.

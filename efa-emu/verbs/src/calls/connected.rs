@@ -169,9 +169,9 @@ pub(super) unsafe fn buffer_list(list: *const ibv_sge, count: c_int) -> Result<B
 /// ready to send, or a request that it does not support; `ENOMEM` for a full queue.
 ///
 /// # Safety
-/// `pointer` is null or a queue pair of this library. `requests` is null or a valid list, with gather
-/// lists that are valid during the call, and inline data that can be read. `bad` is null or valid
-/// for a write.
+/// `pointer` is null or a queue pair of this library. `requests` is null or a valid list, with
+/// gather lists that are valid during the call, and inline data that can be read. `bad` is null or
+/// valid for a write.
 pub(super) unsafe extern "C" fn post_send(
     pointer: *mut ibv_qp,
     requests: *mut ibv_send_wr,

@@ -84,7 +84,7 @@ pub(crate) unsafe extern "C" fn efadv_query_device(
 
 /// Writes the number of an address handle.
 ///
-/// Returns 0 or an errno: `EINVAL` for a pointer that is no handle, null attributes or too few
+/// Returns 0 or an errno: `EINVAL` for a pointer that is not a handle, null attributes or too few
 /// bytes.
 ///
 /// # Safety
@@ -109,7 +109,7 @@ pub(crate) unsafe extern "C" fn efadv_query_ah(
 /// Writes the paths by which the device reaches the memory. They are not known: the validity bits
 /// are 0.
 ///
-/// Returns 0 or an errno: `EINVAL` for a pointer that is no region, null attributes or too few
+/// Returns 0 or an errno: `EINVAL` for a pointer that is not a region, null attributes or too few
 /// bytes.
 ///
 /// # Safety

@@ -220,7 +220,7 @@ fn register_requested(pd: *mut ibv_pd, request: &ibv_mr_init_attr) -> Result<*mu
 
 /// Deregisters memory.
 ///
-/// Returns 0 or an errno: `EINVAL` for a pointer that is no region; `EBUSY`, and the region is
+/// Returns 0 or an errno: `EINVAL` for a pointer that is not a region; `EBUSY`, and the region is
 /// unchanged, while a stopped peer is in the middle of a copy from or to the region, and would
 /// continue it. The kernel's drivers return the same errno for an object that is in use.
 pub(crate) extern "C" fn ibv_dereg_mr(mr: *mut ibv_mr) -> c_int {

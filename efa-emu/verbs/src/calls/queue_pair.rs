@@ -308,7 +308,7 @@ pub(crate) extern "C" fn ibv_qp_to_qp_ex(pair: *mut ibv_qp) -> *mut ibv_qp_ex {
 }
 
 /// Returns the guarantees about the order in which the bytes of a message become visible
-/// (`ibv_query_qp_data_in_order_caps`); 0 for a pointer that is no queue pair.
+/// (`ibv_query_qp_data_in_order_caps`); 0 for a pointer that is not a queue pair.
 pub(crate) extern "C" fn ibv_query_qp_data_in_order(
     pair: *mut ibv_qp,
     _operation: c_uint,

@@ -158,7 +158,8 @@ fn rate(
     RATES.into_iter().find(matches)
 }
 
-/// Returns the multiple of 2.5 Gbit/s for a rate (`ibv_rate`), -1 for a rate that is no multiple.
+/// Returns the multiple of 2.5 Gbit/s for a rate (`ibv_rate`), -1 for a rate that is not a
+/// multiple.
 pub(crate) extern "C" fn ibv_rate_to_mult(value: c_int) -> c_int {
     rate(|(code, ..)| *code == value)
         .and_then(|(_, multiple, _)| multiple)

@@ -20,7 +20,7 @@ impl Errno {
     pub(crate) const NOENT: Errno = Errno(libc::ENOENT);
     pub(crate) const OPNOTSUPP: Errno = Errno(libc::EOPNOTSUPP);
 
-    /// The number. A value that is no error number becomes `EIO`.
+    /// The number. A value that is not an error number becomes `EIO`.
     pub(crate) const fn new(number: c_int) -> Errno {
         Errno(if number > 0 { number } else { libc::EIO })
     }

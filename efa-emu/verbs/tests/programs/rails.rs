@@ -58,8 +58,8 @@ fn frames(path: &Path) -> BTreeMap<String, usize> {
 }
 
 /// perftest is linked to the providers of other vendors' devices, which need rdma-core's private
-/// symbols: `efa-emu run` preloads rdma-core's own library after the emulated one. The capture shows
-/// which device it used.
+/// symbols: `efa-emu run` preloads rdma-core's own library after the emulated one. The capture
+/// shows which device it used.
 #[test]
 fn perftest_chooses_by_name() {
     needs!("ib_send_bw", "perftest");

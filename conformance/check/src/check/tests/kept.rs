@@ -352,7 +352,7 @@ fn mistakes() -> Vec<SavedFile> {
     ]
 }
 
-/// What is compared of a frame.
+/// The compared parts of a frame.
 fn read(frame: &CapturedPacket) -> impl PartialEq + std::fmt::Debug + use<> {
     let header = (frame.header.kind, frame.header.sequence, frame.header.qkey);
     let place = (frame.number, frame.interface, frame.time, frame.direction);

@@ -1,5 +1,5 @@
-//! Completions of connected queue pairs and of shared receive queues: statuses, operations and flags
-//! with the numbers and names of the verbs, and the completion queue's entry.
+//! Completions of connected queue pairs and of shared receive queues: statuses, operations and
+//! flags with the numbers and names of the verbs, and the completion queue's entry.
 
 use efa_core::address::Qpn;
 use serde::Deserialize;

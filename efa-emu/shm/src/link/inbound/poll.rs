@@ -57,9 +57,9 @@ impl Inbound {
 
     /// Handles the new records of a ring. Returns whether there were any.
     ///
-    /// A rule applies to every record that is sent after the rule was armed. A turn can be suspended
-    /// after it has read the rules, so a record is only taken if they are still the same. Otherwise
-    /// it stays in the ring for the next turn.
+    /// A rule applies to every record that is sent after the rule was armed. A turn can be
+    /// suspended after it has read the rules, so a record is only taken if they are still the same.
+    /// Otherwise it stays in the ring for the next turn.
     #[inline(always)]
     pub(super) fn drain(&mut self, slot: usize, mut work: RecordContext<'_>) -> bool {
         let mut any = false;
