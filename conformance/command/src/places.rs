@@ -243,7 +243,7 @@ impl HostOptions {
                 let place = self.with_device(place);
                 self.inspect(reach, &place, unrecorded)?;
                 if places.insert(endpoint.clone(), place).is_some() {
-                    return Err(format!("--at says twice where endpoint `{endpoint}` is"));
+                    return Err(format!("--at has endpoint `{endpoint}` twice"));
                 }
             }
             return Ok(vec![HostAssignment::Named(places)]);

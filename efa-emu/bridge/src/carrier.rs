@@ -277,7 +277,7 @@ impl<'a> Carrier<'a> {
                         refused: Vec::new(),
                     };
                     if connection.entering.replace(list).is_some() {
-                        let reason = "it tells of its devices again before it was answered";
+                        let reason = "it announced its devices again before it was answered";
                         return Err(CloseReason::Lost(io::Error::other(reason)));
                     }
                 }
