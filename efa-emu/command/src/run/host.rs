@@ -1,6 +1,5 @@
 //! The emulated host that a program is started on: its options, and the environment of the program.
 
-use std::env;
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
 use std::process::ExitStatus;
@@ -333,7 +332,6 @@ impl HostSettings {
             has_received: devices.any(|device| device.statistics().port.rx_pkts > 0),
             has_failed: !status.success(),
             marks: &injection.marks,
-            fi_provider: env::var("FI_PROVIDER").ok(),
             has_shared_memory,
             shows_devices: self.sysfs,
             fabrics: self.fabric.root(),

@@ -75,7 +75,6 @@ impl Engine {
         }
         let segment = Arc::new(Segment::create(&host.device_path(), host.address())?);
         let device = Device::new(profile.clone(), host.gid());
-        usage::mark(UsageStep::Opened);
         let mut state = EngineState::new(device, &host, Arc::clone(&segment), config)?;
         // The first packet may be the interesting one.
         state.check_captures();

@@ -16,9 +16,6 @@ pub const ENVIRONMENT: &str = "EFA_EMU_USAGE";
 /// The approximate maximum length of a file of marks. Only the first lines are needed.
 const LONGEST: u64 = 64 << 10;
 
-/// The representation of a variable that is not set.
-const UNSET: &str = "-";
-
 /// A step on the way to messages over the device.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Debug)]
 pub enum UsageStep {
@@ -26,8 +23,6 @@ pub enum UsageStep {
     Loaded,
     /// A program requested the list of devices.
     Listed,
-    /// The device was opened.
-    Opened,
     /// A queue pair was made.
     QueuePair,
     /// Data was sent to a process.
@@ -43,7 +38,6 @@ impl UsageStep {
         match self {
             UsageStep::Loaded => "loaded",
             UsageStep::Listed => "listed",
-            UsageStep::Opened => "opened",
             UsageStep::QueuePair => "queue-pair",
             UsageStep::Sent => "sent",
             UsageStep::ApartFromRun => "apart-from-run",
@@ -57,34 +51,20 @@ impl UsageStep {
 pub struct Process {
     /// Its number, in its pid namespace.
     pub pid: u32,
-    /// The kernel's name for the process: the first 15 bytes of the executed file's name. If that
-    /// was the dynamic linker with a program as its argument, the program's file name.
+    /// The file name of its first word, which is the program's name also if the dynamic linker was
+    /// executed with the program as its argument.
     pub name: String,
-    /// Its variable `FI_PROVIDER`, which selects the providers of libfabric.
-    pub fi_provider: Option<String>,
     /// The file that was executed, if its path is text.
     pub executable: PathBuf,
 }
 
-/// The name of a program: the kernel's name for the process, or the program's file name if the
-/// dynamic linker was executed.
-fn program_name(kernels: &str, first_word: &Path) -> String {
-    match first_word.file_name() {
-        Some(name) if kernels.starts_with("ld-linux") || kernels.starts_with("ld.so") => {
-            name.to_string_lossy().into_owned()
-        }
-        _ => kernels.to_owned(),
-    }
-}
-
 impl Process {
     fn current() -> Process {
-        let name = fs::read_to_string("/proc/self/comm").unwrap_or_default();
         let first_word = std::env::args_os().next().unwrap_or_default();
+        let name = Path::new(&first_word).file_name().unwrap_or_default();
         Process {
             pid: std::process::id(),
-            name: program_name(name.trim_end_matches('\n'), Path::new(&first_word)),
-            fi_provider: std::env::var("FI_PROVIDER").ok(),
+            name: name.to_string_lossy().into_owned(),
             executable: std::env::current_exe().unwrap_or_default(),
         }
     }
@@ -93,22 +73,18 @@ impl Process {
     fn line(&self) -> String {
         let plain = |text: &str| text.replace(['\t', '\n'], " ");
         format!(
-            "{}\t{}\t{}\t{}\n",
+            "{}\t{}\t{}\n",
             self.pid,
             plain(&self.name),
-            plain(self.fi_provider.as_deref().unwrap_or(UNSET)),
             plain(self.executable.to_str().unwrap_or_default())
         )
     }
 
     fn parse(line: &str) -> Option<Process> {
-        let mut values = line.splitn(4, '\t');
+        let mut values = line.splitn(3, '\t');
         Some(Process {
             pid: values.next()?.parse().ok()?,
             name: values.next()?.to_owned(),
-            fi_provider: Some(values.next()?)
-                .filter(|value| *value != UNSET)
-                .map(str::to_owned),
             executable: values.next()?.into(),
         })
     }
@@ -179,21 +155,12 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_dynamically_linked_program_keeps_its_name() {
-        let of = |kernels, first_word| program_name(kernels, Path::new(first_word));
-        assert_eq!(of("fi_info", "fi_info"), "fi_info");
-        assert_eq!(of("fi_info", "/usr/bin/other"), "fi_info");
-        assert_eq!(of("ld-linux-x86-64", "/opt/bin/fi_info"), "fi_info");
-        assert_eq!(of("ld-linux-x86-64", ""), "ld-linux-x86-64");
-    }
-
-    #[test]
     fn marks_are_read_as_they_were_made() {
         let directory = tempfile::tempdir().unwrap();
-        assert_eq!(processes(directory.path(), UsageStep::Opened), []);
-        append(directory.path(), UsageStep::Opened);
-        append(directory.path(), UsageStep::Opened);
-        let found = processes(directory.path(), UsageStep::Opened);
+        assert_eq!(processes(directory.path(), UsageStep::QueuePair), []);
+        append(directory.path(), UsageStep::QueuePair);
+        append(directory.path(), UsageStep::QueuePair);
+        let found = processes(directory.path(), UsageStep::QueuePair);
         assert_eq!(found, [Process::current(), Process::current()]);
         assert_eq!(processes(directory.path(), UsageStep::Listed), []);
     }
@@ -203,15 +170,17 @@ mod tests {
         let odd = Process {
             pid: 7,
             name: "a\tb\n".into(),
-            fi_provider: Some("tcp\nx".into()),
             executable: "/b/a\tb".into(),
         };
-        assert_eq!(odd.line(), "7\ta b \ttcp x\t/b/a b\n");
-        let read = Process::parse("7\ta b \t-\t/b/a").unwrap();
-        assert_eq!((read.pid, read.fi_provider), (7, None));
-        assert_eq!(read.executable, Path::new("/b/a"));
-        assert_eq!(Process::parse("seven\ta\t-\t"), None);
-        assert_eq!(Process::parse("7\ta\t-"), None);
+        assert_eq!(odd.line(), "7\ta b \t/b/a b\n");
+        let read = Process {
+            pid: 7,
+            name: "a b ".into(),
+            executable: "/b/a b".into(),
+        };
+        assert_eq!(Process::parse("7\ta b \t/b/a b"), Some(read));
+        assert_eq!(Process::parse("seven\ta\t"), None);
+        assert_eq!(Process::parse("7\ta"), None);
     }
 
     #[test]

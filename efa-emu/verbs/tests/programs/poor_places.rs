@@ -183,13 +183,13 @@ fn programs_falling_back_without_dev_shm_are_reported() {
             until fi_pingpong -p efa -e rdm 127.0.0.1 || ! kill -0 \$server; do sleep 0.05; done
             wait \$server"
         if efa-emu run -- sh -c "$pair" 2>said; then echo works; else echo fails; fi
-        grep -c "efa-emu: nothing was sent over the device, and /dev/shm is not there" said
+        grep -c "efa-emu: nothing was sent over the device, .* /dev/shm is not there" said
         efa-emu run -- fi_info -p efa 2>&1 >info | grep -c shm || true
         # Whoever has chosen another provider is told of the choice.
         # Under its own name, fi_info would count as a program that only lists devices.
         cp "$(command -v fi_info)" another
         FI_PROVIDER=tcp efa-emu run -- ./another 2>&1 >info |
-            grep -c 'efa-emu: nothing was sent over the device: FI_PROVIDER is "tcp"'
+            grep -c "efa-emu: nothing was sent over the device, though another saw it: FI_PROVIDER=efa permits"
     "#;
     let Some(outcome) = on_a_machine(WITHOUT_SHM, script) else {
         return;
