@@ -121,7 +121,12 @@ fn programs_that_describe_the_device() {
         ("ibv_devinfo", "ibverbs-utils"),
     ] {
         if installed(program, package).is_some() {
-            assert_eq!(said(TestFabric::new().host(&[program])), "", "{program}");
+            // The same if the dynamic linker is executed with the program as its argument.
+            let script = "set -- /lib*/ld-linux-*.so.*; exec \"$1\" \"$(command -v $0)\"";
+            for words in [&[program][..], &["sh", "-c", script, program]] {
+                let outcome = run(TestFabric::new().host(words)).expect_success(program);
+                assert_eq!(outcome.stderr, "", "{words:?}");
+            }
         }
     }
 }
