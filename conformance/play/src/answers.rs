@@ -2,12 +2,12 @@
 //! of JSON that they read ([`Conversation`] is the asking side, [`serve`] the program).
 
 use std::io::{self, BufRead, BufReader, Read, Write};
-use std::os::unix::process::CommandExt;
 use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, RecvTimeoutError, channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use efa_commands::process_group::{ProcessGroup, ends_within};
 use serde::Serialize;
 use serde::de::DeserializeOwned;
 
@@ -16,8 +16,6 @@ const MOST_OUTPUT: u64 = 1 << 20;
 /// Maximum time until a program ends after its input, and a stream after its program: a surviving
 /// child process may hold the stream open.
 const END: Duration = Duration::from_secs(5);
-/// The interval at which a process is polled.
-const TICK: Duration = Duration::from_millis(2);
 
 /// The end of a program.
 #[derive(Clone, Debug)]
@@ -36,20 +34,17 @@ pub struct ProgramEnd {
 /// It cannot be started.
 pub fn output(command: &mut Command, limit: Duration) -> io::Result<ProgramEnd> {
     let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
-    let mut child = piped.stdin(Stdio::null()).process_group(0).spawn()?;
-    let deadline = Instant::now() + limit;
-    let output = child.stdout.take().map(text);
-    let errors = child.stderr.take().map(text);
-    let left = deadline.saturating_duration_since(Instant::now());
-    let heard = output.and_then(|it| it.recv_timeout(left).ok());
-    let status = heard.as_ref().and_then(|_| wait(&mut child, deadline));
+    let mut group = ProcessGroup::start(piped.stdin(Stdio::null()))?;
+    let started = Instant::now();
+    let output = group.leader.stdout.take().map(text);
+    let errors = group.leader.stderr.take().map(text);
+    let heard = output.and_then(|it| it.recv_timeout(limit).ok());
+    let left = limit.saturating_sub(started.elapsed());
+    let status = heard
+        .as_ref()
+        .and_then(|_| ends_within(&mut group.leader, left));
     if status.is_none() {
-        if let Ok(group) = libc::pid_t::try_from(child.id()) {
-            // SAFETY: sends a signal, touches no memory. The child was not waited for, so the
-            // number is its group's.
-            unsafe { libc::kill(-group, libc::SIGKILL) };
-        }
-        let _ = child.wait();
+        group.kill();
     }
     let errors = errors.and_then(|it| it.recv_timeout(END).ok());
     Ok(ProgramEnd {
@@ -69,16 +64,6 @@ fn text(stream: impl Read + Send + 'static) -> Receiver<String> {
         let _ = sender.send(String::from_utf8_lossy(&bytes).into_owned());
     });
     text
-}
-
-fn wait(child: &mut Child, deadline: Instant) -> Option<ExitStatus> {
-    loop {
-        match child.try_wait() {
-            Ok(Some(status)) => return Some(status),
-            Ok(None) if Instant::now() < deadline => thread::sleep(TICK),
-            Ok(None) | Err(_) => return None,
-        }
-    }
 }
 
 /// Writes a value as a line.
@@ -192,7 +177,7 @@ impl Conversation {
     /// The status in parentheses. A program that has closed its output is about to end.
     fn how_it_ended(&mut self) -> String {
         self.input = None;
-        let status = wait(&mut self.child, Instant::now() + END);
+        let status = ends_within(&mut self.child, END);
         status.map_or(String::new(), |status| format!(" ({status})"))
     }
 }
@@ -200,7 +185,7 @@ impl Conversation {
 impl Drop for Conversation {
     fn drop(&mut self) {
         self.input = None;
-        if wait(&mut self.child, Instant::now() + END).is_none() {
+        if ends_within(&mut self.child, END).is_none() {
             let _ = self.child.kill();
             let _ = self.child.wait();
         }

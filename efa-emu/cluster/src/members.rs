@@ -10,6 +10,7 @@ use std::path::PathBuf;
 use std::process::{Child, ChildStdout, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
+use efa_commands::process_group::ends_within;
 use efa_commands::shell::RemoteShell;
 use efa_shm::{Fabric, FabricError};
 use rustix::fs::{OFlags, fcntl_getfl, fcntl_setfl};
@@ -379,17 +380,14 @@ impl Drop for Members<'_> {
         }
         let begin = Instant::now();
         for member in &mut self.all {
-            while matches!(member.process.try_wait(), Ok(None)) {
-                if begin.elapsed() > END {
-                    complain(&format!(
-                        "the machine {} does not end its part of the cluster: look there with `efa-emu ps`",
-                        member.part.machine
-                    ));
-                    let _ = member.process.kill();
-                    let _ = member.process.wait();
-                    break;
-                }
-                std::thread::sleep(POLL_INTERVAL);
+            let left = END.saturating_sub(begin.elapsed());
+            if ends_within(&mut member.process, left).is_none() {
+                complain(&format!(
+                    "the machine {} does not end its part of the cluster: look there with `efa-emu ps`",
+                    member.part.machine
+                ));
+                let _ = member.process.kill();
+                let _ = member.process.wait();
             }
         }
     }

@@ -15,7 +15,7 @@ use std::time::{Duration, Instant};
 use efa_testing::mpi::{OPEN_MPI, OPEN_MPI_OVER_LIBFABRIC};
 use efa_testing::workspace::{emulator, userland};
 
-use programs::{Guard, command, converse, ended, free_port, parse};
+use programs::{command, converse, ended, free_port, parse, wait};
 
 mod programs;
 
@@ -432,13 +432,13 @@ impl Bench {
             job.args(["-n", &ranks.to_string()]).args(program);
         }
         job.stdin(Stdio::null()).stderr(Stdio::null());
-        let mut child = Guard::start(job.stdout(Stdio::piped()), "the job")?;
-        let mut output = child.0.stdout.take().ok_or("no standard output")?;
+        let mut child = programs::start(job.stdout(Stdio::piped()), "the job")?;
+        let mut output = child.leader.stdout.take().ok_or("no standard output")?;
         let reader = std::thread::spawn(move || {
             let mut printed = String::new();
             output.read_to_string(&mut printed).map(|_| printed)
         });
-        let status = child.wait(PATIENCE)?;
+        let status = wait(&mut child, PATIENCE)?;
         if !status.success() {
             return Err(format!("the job failed: {status}"));
         }
@@ -457,7 +457,7 @@ impl Bench {
             .map(|_| {
                 let mut program = Command::new("sh");
                 program.args(["-c", "while :; do :; done"]);
-                Guard::start(&mut program, "a busy program")
+                programs::start(&mut program, "a busy program")
             })
             .collect::<Result<Vec<_>, _>>()?;
         let providers = ["shm", "tcp;ofi_rxm", "efa"];

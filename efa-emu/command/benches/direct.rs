@@ -10,9 +10,10 @@ use std::io::{BufRead, BufReader, Write};
 use std::path::{Path, PathBuf};
 use std::process::{ChildStdout, Command, ExitCode, Stdio};
 
+use efa_commands::process_group::ProcessGroup;
 use efa_testing::workspace::emulator;
 
-use programs::{Guard, TIMEOUT, command, ended};
+use programs::{TIMEOUT, command, ended, start, wait};
 
 #[expect(dead_code, reason = "not every benchmark needs all of it")]
 mod programs;
@@ -118,7 +119,7 @@ fn client(directory: &Path) -> Result<PathBuf, String> {
 
 /// One of the two programs.
 struct BenchedProgram {
-    program: Guard,
+    program: ProcessGroup,
     output: BufReader<ChildStdout>,
 }
 
@@ -133,8 +134,8 @@ impl BenchedProgram {
         command.args(["run", "--fabric", fabric, "--host", host, "--"]);
         command.arg(program).args(words);
         command.stdin(Stdio::piped()).stdout(Stdio::piped());
-        let mut program = Guard::start(&mut command, "the client")?;
-        let output = program.0.stdout.take().ok_or("no standard output")?;
+        let mut program = start(&mut command, "the client")?;
+        let output = program.leader.stdout.take().ok_or("no standard output")?;
         let output = BufReader::new(output);
         Ok(BenchedProgram { program, output })
     }
@@ -149,7 +150,12 @@ impl BenchedProgram {
     }
 
     fn tell(&mut self, line: &str) -> Result<(), String> {
-        let input = self.program.0.stdin.as_mut().ok_or("no standard input")?;
+        let input = self
+            .program
+            .leader
+            .stdin
+            .as_mut()
+            .ok_or("no standard input")?;
         let written = input.write_all(line.as_bytes());
         written.map_err(|error| error.to_string())
     }
@@ -176,7 +182,7 @@ fn exchange(program: &Path, fabric: &str, way: &str, pairs: usize) -> Result<Vec
     }
     let figures = all.iter_mut().map(|[first, second]| {
         for side in [&mut *first, second] {
-            let status = side.program.wait(TIMEOUT)?;
+            let status = wait(&mut side.program, TIMEOUT)?;
             if !status.success() {
                 return Err(format!("the client failed: {status}"));
             }

@@ -18,6 +18,7 @@ mod libraries;
 pub mod namespaces;
 pub mod output;
 pub mod ports;
+pub mod process_group;
 mod run_directory;
 pub mod shell;
 pub mod sibling;

@@ -1,14 +1,15 @@
 //! A program that runs with a time limit, and its output.
 
 use std::io::Read;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::os::unix::process::ExitStatusExt;
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::sync::{Arc, Mutex};
 use std::thread;
 use std::time::Duration;
 
 use efa_commands::ports::is_listened_on;
+use efa_commands::process_group::ProcessGroup;
 
 use crate::patience::{PATIENCE, Wait};
 
@@ -72,11 +73,10 @@ pub const NO_FOREIGN_HANDLER: [(&str, &str); 1] = [("IPATH_NO_BACKTRACE", "1")];
 
 /// A running program in its own process group, which is killed when this is dropped.
 pub struct Program {
-    child: Child,
+    group: ProcessGroup,
     stdout: Printed,
     stderr: Printed,
     description: String,
-    finished: bool,
 }
 
 impl Program {
@@ -86,25 +86,20 @@ impl Program {
     /// If it cannot be started.
     pub fn start(mut command: Command) -> Program {
         let description = format!("{command:?}");
-        let mut child = command
-            .stdin(Stdio::null())
-            .stdout(Stdio::piped())
-            .stderr(Stdio::piped())
-            .process_group(0)
-            .spawn()
+        let piped = command.stdout(Stdio::piped()).stderr(Stdio::piped());
+        let mut group = ProcessGroup::start(piped.stdin(Stdio::null()))
             .unwrap_or_else(|error| panic!("cannot start {description}: {error}"));
         Program {
-            stdout: Printed::follow(child.stdout.take()),
-            stderr: Printed::follow(child.stderr.take()),
-            child,
+            stdout: Printed::follow(group.leader.stdout.take()),
+            stderr: Printed::follow(group.leader.stderr.take()),
+            group,
             description,
-            finished: false,
         }
     }
 
     /// The id of its process and process group.
     pub fn id(&self) -> i32 {
-        self.child.id() as i32
+        self.group.leader.id() as i32
     }
 
     /// The process id of the program that `efa-emu run` started. Waits until it exists.
@@ -144,11 +139,11 @@ impl Program {
     pub fn wait(mut self) -> Finished {
         let wait = Wait::start();
         let status = loop {
-            if let Some(status) = self.child.try_wait().expect("it is our child") {
+            if let Some(status) = self.group.leader.try_wait().expect("it is our child") {
                 break status;
             }
             wait.pause(|| {
-                self.end_group();
+                self.group.kill();
                 let rest = Duration::from_secs(5);
                 format!(
                     "{} did not end within {PATIENCE:?}\n--- stdout\n{}\n--- stderr\n{}",
@@ -159,7 +154,7 @@ impl Program {
             });
         };
         // Processes that the program left behind would keep the pipes open.
-        self.end_group();
+        self.group.kill();
         Finished {
             status,
             stdout: self.stdout.within(PATIENCE),
@@ -216,21 +211,6 @@ impl Program {
             });
         }
     }
-
-    fn end_group(&mut self) {
-        self.finished = true;
-        // SAFETY: takes no pointers. The program was started in this process group.
-        unsafe { libc::kill(-self.id(), libc::SIGKILL) };
-        let _ = self.child.wait();
-    }
-}
-
-impl Drop for Program {
-    fn drop(&mut self) {
-        if !self.finished {
-            self.end_group();
-        }
-    }
 }
 
 /// The output of a program to one of its streams.
@@ -274,8 +254,7 @@ pub fn wait_for_listener(port: u16, server: &mut Program) {
         if is_listened_on(port) {
             return;
         }
-        if let Ok(Some(status)) = server.child.try_wait() {
-            server.finished = true;
+        if let Ok(Some(status)) = server.group.leader.try_wait() {
             panic!(
                 "{} ended before it listened: {status}\n--- stdout\n{}\n--- stderr\n{}",
                 server.description,

@@ -10,7 +10,7 @@ use std::collections::BTreeMap;
 use std::fs::File;
 use std::io::{self, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
@@ -18,6 +18,7 @@ use std::time::{Duration, Instant};
 
 use efa_commands::installation::Installation;
 use efa_commands::ports::is_listened_on;
+use efa_commands::process_group::ProcessGroup;
 use efa_commands::{RunDirectory, temporary_directory};
 
 use serde::{Deserialize, Serialize};
@@ -212,11 +213,12 @@ impl HostedProgram {
     ) -> Result<ExitStatus, RequirementError> {
         command.stdin(Stdio::null());
         contain(&mut command);
-        let mut child = spawn(&mut command)?;
+        let started = ProcessGroup::start(&mut command);
+        let mut group = started.map_err(|error| cannot_start(&command, error))?;
         let mut readers = Vec::new();
-        let printed = child.stdout.take();
+        let printed = group.leader.stdout.take();
         readers.extend(printed.map(|it| output.follow(it, |bytes| HostedEvent::Printed { bytes })));
-        let complained = child.stderr.take();
+        let complained = group.leader.stderr.take();
         readers.extend(
             complained.map(|it| output.follow(it, |bytes| HostedEvent::Complained { bytes })),
         );
@@ -227,9 +229,9 @@ impl HostedProgram {
             let _ = io::copy(&mut input, &mut io::sink());
             wanted.store(false, Ordering::Relaxed);
         });
-        let status = self.wait(&mut child, &is_wanted, output);
+        let status = self.wait(&mut group, &is_wanted, output);
         // Kills children that it has left behind.
-        signal(&child, libc::SIGKILL);
+        group.signal(libc::SIGKILL);
         let deadline = Instant::now() + DRAIN;
         while readers.iter().any(|reader| !reader.is_finished()) && Instant::now() < deadline {
             thread::sleep(TICK);
@@ -240,14 +242,14 @@ impl HostedProgram {
     /// Waits for the program's end, and ends it if it is no longer needed.
     fn wait<W: Write>(
         &self,
-        child: &mut Child,
+        group: &mut ProcessGroup,
         is_wanted: &AtomicBool,
         output: &Output<W>,
     ) -> Result<ExitStatus, RequirementError> {
         let mut port = self.port;
         let mut told: Option<Instant> = None;
         loop {
-            match child.try_wait() {
+            match group.leader.try_wait() {
                 Ok(Some(status)) => return Ok(status),
                 Ok(None) => {}
                 Err(source) => {
@@ -261,10 +263,10 @@ impl HostedProgram {
             }
             match told {
                 None if !is_wanted.load(Ordering::Relaxed) => {
-                    signal(child, libc::SIGTERM);
+                    group.signal(libc::SIGTERM);
                     told = Some(Instant::now());
                 }
-                Some(since) if since.elapsed() > GRACE => signal(child, libc::SIGKILL),
+                Some(since) if since.elapsed() > GRACE => group.signal(libc::SIGKILL),
                 _ => {}
             }
             thread::sleep(TICK);
@@ -273,29 +275,17 @@ impl HostedProgram {
 }
 
 fn drive(mut command: Command) -> Result<ExitStatus, RequirementError> {
-    let mut child = spawn(&mut command)?;
-    let ended = child.wait();
-    ended.map_err(|source| {
+    let started = command.spawn();
+    let mut child = started.map_err(|error| cannot_start(&command, error))?;
+    child.wait().map_err(|source| {
         let program = command.get_program().to_string_lossy().into_owned();
         RequirementError::Wait { program, source }
     })
 }
 
-fn spawn(command: &mut Command) -> Result<Child, RequirementError> {
-    let started = command.spawn();
-    started.map_err(|source| {
-        let program = command.get_program().to_string_lossy().into_owned();
-        RequirementError::Start { program, source }
-    })
-}
-
-/// Sends a signal to the group of a child that was not waited for yet, or has just been.
-fn signal(child: &Child, number: libc::c_int) {
-    if let Ok(group) = libc::pid_t::try_from(child.id()) {
-        // SAFETY: sends a signal, accesses no memory. The number belongs to the group as long as
-        // the group has members, and this is called immediately after the end of its first process.
-        unsafe { libc::kill(-group, number) };
-    }
+fn cannot_start(command: &Command, source: io::Error) -> RequirementError {
+    let program = command.get_program().to_string_lossy().into_owned();
+    RequirementError::Start { program, source }
 }
 
 /// The destination of [`HostedEvent`] lines.

@@ -1,14 +1,15 @@
 //! A running driven program.
 
 use std::io;
-use std::os::unix::process::{CommandExt, ExitStatusExt};
+use std::os::unix::process::ExitStatusExt;
 use std::path::PathBuf;
-use std::process::{Child, ChildStdin, Command as Process, ExitStatus, Stdio};
+use std::process::{ChildStdin, Command as Process, ExitStatus, Stdio};
 use std::sync::Arc;
 use std::sync::mpsc::{Receiver, RecvTimeoutError, sync_channel};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use efa_commands::process_group::{ProcessGroup, ends_within};
 use efa_core::address::RawAddress;
 
 use super::delays::{Delays, Timeouts};
@@ -30,7 +31,7 @@ const MOST_ASIDE: usize = 1 << 16;
 #[derive(Debug)]
 pub struct Player {
     endpoint: String,
-    child: Child,
+    group: ProcessGroup,
     input: Option<ChildStdin>,
     events: Receiver<Result<Event, InvalidLine>>,
     unfinished: PartialLine,
@@ -56,27 +57,23 @@ impl Player {
         place: Option<HostDevice>,
     ) -> Result<Self, PlayerError> {
         let program = PathBuf::from(process.get_program());
-        let mut child = process
-            .stdin(Stdio::piped())
-            .stdout(Stdio::piped())
-            .process_group(0)
-            .spawn()
-            .map_err(|source| PlayerError::Start {
-                endpoint: endpoint.clone(),
-                program,
-                source,
-            })?;
+        let piped = process.stdin(Stdio::piped()).stdout(Stdio::piped());
+        let mut group = ProcessGroup::start(piped).map_err(|source| PlayerError::Start {
+            endpoint: endpoint.clone(),
+            program,
+            source,
+        })?;
         let (sender, events) = sync_channel(EVENT_LIMIT);
         let unfinished = PartialLine::default();
-        if let Some(output) = child.stdout.take() {
+        if let Some(output) = group.leader.stdout.take() {
             let unfinished = unfinished.clone();
             thread::spawn(move || listen(output, &sender, &unfinished));
         }
-        let input = child.stdin.take();
-        let tail = child.stderr.take().map(StderrReader::of);
+        let input = group.leader.stdin.take();
+        let tail = group.leader.stderr.take().map(StderrReader::of);
         let mut player = Player {
             endpoint,
-            child,
+            group,
             input,
             events,
             unfinished,
@@ -274,7 +271,7 @@ impl Player {
         } = unclear;
         // A program that crashes may not finish its last line.
         if is_unfinished
-            && let Some(status) = self.wait_end(self.delays.end_time())
+            && let Some(status) = ends_within(&mut self.group.leader, self.delays.end_time())
             && !status.success()
         {
             return self.early_end(status);
@@ -336,7 +333,7 @@ impl Player {
 
     fn ended(&mut self) -> PlayerError {
         // Its output is closed, so the process has ended or is about to.
-        match self.wait_end(self.delays.end_time()) {
+        match ends_within(&mut self.group.leader, self.delays.end_time()) {
             Some(status) => match self.rest().1 {
                 Some(Err(unclear)) if status.success() => self.unclear(unclear),
                 _ => self.early_end(status),
@@ -380,25 +377,11 @@ impl Player {
         }
     }
 
-    fn wait_end(&mut self, limit: Duration) -> Option<ExitStatus> {
-        let deadline = Instant::now() + limit;
-        loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return Some(status),
-                Ok(None) if Instant::now() < deadline => thread::sleep(Duration::from_millis(2)),
-                Ok(None) | Err(_) => return None,
-            }
-        }
-    }
-
     /// Kills the process and its children, because it does not respond or breaks the protocol.
     fn kill(&mut self) {
-        if let (Ok(None), Ok(group)) = (self.child.try_wait(), self.child.id().try_into()) {
+        if let Ok(None) = self.group.leader.try_wait() {
             self.is_killed = true;
-            let group: libc::pid_t = group;
-            // SAFETY: sends a signal, touches no memory. The child was not waited for, so the
-            // number is its group's.
-            unsafe { libc::kill(-group, libc::SIGKILL) };
+            self.group.signal(libc::SIGKILL);
         }
     }
 
@@ -427,7 +410,7 @@ impl Player {
             Some(UNSUPPORTED) => says_so,
             code => code == Some(0),
         };
-        match self.wait_end(limit) {
+        match ends_within(&mut self.group.leader, limit) {
             Some(status) if is_good(&status) => {
                 self.delays.ended();
                 let (capture, left) = self.rest();
@@ -474,7 +457,7 @@ impl Player {
     /// still could.
     pub fn salvage(mut self) -> Vec<u8> {
         self.input = None;
-        if self.wait_end(self.delays.end_time()).is_none() {
+        if ends_within(&mut self.group.leader, self.delays.end_time()).is_none() {
             self.kill();
         }
         self.rest().0
@@ -504,11 +487,8 @@ const EVENT_LIMIT: usize = 4096;
 impl Drop for Player {
     fn drop(&mut self) {
         self.input = None;
-        if self.wait_end(self.delays.end_time()).is_none() {
+        if ends_within(&mut self.group.leader, self.delays.end_time()).is_none() {
             self.delays.lingered();
-            // Its children must not outlive this value.
-            self.kill();
-            let _ = self.child.wait();
         }
     }
 }

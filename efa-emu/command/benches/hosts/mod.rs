@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{ExitCode, Stdio};
 use std::time::{Duration, Instant};
 
+use efa_commands::process_group::ProcessGroup;
 use efa_shm::{Fabric, Host};
 
 use crate::network::{Binding, Bridges, Machines};
-use crate::programs::Guard;
+use crate::programs;
 
 /// The name of the table.
 pub(crate) const NAME: &str = "hosts";
@@ -106,14 +107,14 @@ pub(crate) fn table(machines: &Machines) -> Result<(), String> {
 }
 
 /// Creates hosts on the second machine, and waits until the first one has them.
-fn start(machines: &Machines, bridges: &Bridges, hosts: usize) -> Result<Guard, String> {
+fn start(machines: &Machines, bridges: &Bridges, hosts: usize) -> Result<ProcessGroup, String> {
     let own = std::env::current_exe().map_err(|error| error.to_string())?;
     let mut command = machines.command(1, &own);
     command.args([ENTER, &hosts.to_string(), &bridges.fabric]);
     command.stdin(Stdio::piped()).stdout(Stdio::piped());
-    let mut child = Guard::start(&mut command, "the process that makes hosts")?;
+    let mut child = programs::start(&mut command, "the process that makes hosts")?;
     let mut line = String::new();
-    if let Some(output) = child.0.stdout.take() {
+    if let Some(output) = child.leader.stdout.take() {
         let _ = BufReader::new(output).read_line(&mut line);
     }
     if line.trim_end() != "entered" {
@@ -173,7 +174,7 @@ struct Costs {
 
 impl Costs {
     fn of(machines: &Machines, bridges: &Bridges) -> Result<Costs, String> {
-        let process = Path::new("/proc").join(bridges.bridges[0].0.id().to_string());
+        let process = Path::new("/proc").join(bridges.bridges[0].leader.id().to_string());
         let failed = |error: std::io::Error| format!("{}: {error}", process.display());
         let status = std::fs::read_to_string(process.join("status")).map_err(failed)?;
         let field = |name: &str| {
@@ -202,8 +203,8 @@ impl Costs {
 
 /// The share of a processor that each idle bridge uses, in percent.
 fn watch(bridges: &Bridges) -> Result<[f64; 2], String> {
-    let used = |bridge: &Guard| -> Result<Duration, String> {
-        let tasks = format!("/proc/{}/task", bridge.0.id());
+    let used = |bridge: &ProcessGroup| -> Result<Duration, String> {
+        let tasks = format!("/proc/{}/task", bridge.leader.id());
         let mut all = Duration::ZERO;
         let entries = std::fs::read_dir(&tasks).map_err(|error| format!("{tasks}: {error}"))?;
         for entry in entries.flatten() {

@@ -6,10 +6,11 @@ use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
 
 use efa_commands::namespaces::{NamespaceError, Namespaces};
+use efa_commands::process_group::ProcessGroup;
 use efa_testing::workspace::emulator;
 use rustix::thread::{CpuSet, sched_getaffinity};
 
-use crate::programs::Guard;
+use crate::programs;
 
 /// The network interface of a machine.
 pub(crate) const INTERFACE: &str = "eth0";
@@ -28,7 +29,7 @@ pub(crate) struct Machines {
 pub(crate) struct Bridges {
     /// The name of the fabric.
     pub(crate) fabric: String,
-    pub(crate) bridges: [Guard; 2],
+    pub(crate) bridges: [ProcessGroup; 2],
 }
 
 /// The processors on which programs of the machines run.
@@ -161,12 +162,12 @@ fn text(error: NamespaceError) -> String {
 }
 
 /// Starts a bridge, and waits until it prints this text.
-fn start(command: &mut Command, text: &str) -> Result<Guard, String> {
+fn start(command: &mut Command, text: &str) -> Result<ProcessGroup, String> {
     command.stdin(Stdio::null()).stdout(Stdio::piped());
     // Hides the messages of both bridges about the loss of the other one, when they are ended.
     command.stderr(Stdio::null());
-    let mut bridge = Guard::start(command, "efa-emu bridge")?;
-    let output = bridge.0.stdout.take().ok_or("no standard output")?;
+    let mut bridge = programs::start(command, "efa-emu bridge")?;
+    let output = bridge.leader.stdout.take().ok_or("no standard output")?;
     let mut lines = BufReader::new(output).lines().map_while(Result::ok);
     if !lines.any(|line| line.contains(text)) {
         return Err(format!("a bridge ended before it said {text:?}"));

@@ -2,13 +2,12 @@
 
 use std::ffi::OsStr;
 use std::io::{BufRead, BufReader};
-use std::os::unix::process::CommandExt;
 use std::path::{Path, PathBuf};
-use std::process::{Child, Command, ExitStatus, Stdio};
+use std::process::{Command, ExitStatus, Stdio};
 use std::time::{Duration, Instant};
 
 use efa_commands::ports;
-use rustix::process::{Pid, Signal, kill_process_group};
+use efa_commands::process_group::{ProcessGroup, ends_within};
 
 /// The longest time of two processes from start to result.
 pub(crate) const TIMEOUT: Duration = Duration::from_secs(15);
@@ -23,46 +22,22 @@ pub(crate) fn command(words: &[&OsStr]) -> Command {
     command
 }
 
-/// A child in its own process group, which is killed when this value is dropped: `efa-emu run` has
-/// a child too.
-pub(crate) struct Guard(pub(crate) Child);
-
-impl Guard {
-    pub(crate) fn start(command: &mut Command, what: &str) -> Result<Guard, String> {
-        let child = command.process_group(0).spawn();
-        child
-            .map(Guard)
-            .map_err(|error| format!("cannot start {what}: {error}"))
-    }
-
-    /// Waits for the end, for at most `patience`.
-    pub(crate) fn wait(&mut self, patience: Duration) -> Result<ExitStatus, String> {
-        let start = Instant::now();
-        loop {
-            match self.0.try_wait().map_err(|error| error.to_string())? {
-                Some(status) => return Ok(status),
-                None if start.elapsed() > patience => {
-                    return Err(format!("no end in {} s", patience.as_secs()));
-                }
-                None => std::thread::sleep(Duration::from_millis(5)),
-            }
-        }
-    }
+/// Starts a program, which `what` names.
+pub(crate) fn start(command: &mut Command, what: &str) -> Result<ProcessGroup, String> {
+    ProcessGroup::start(command).map_err(|error| format!("cannot start {what}: {error}"))
 }
 
-impl Drop for Guard {
-    fn drop(&mut self) {
-        // Both calls fail only if no process of the group is left.
-        if let Some(group) = Pid::from_raw(self.0.id() as i32) {
-            let _ = kill_process_group(group, Signal::KILL);
-        }
-        let _ = self.0.wait();
-    }
+/// Waits for the end of a program, for at most `patience`.
+pub(crate) fn wait(program: &mut ProcessGroup, patience: Duration) -> Result<ExitStatus, String> {
+    let status = ends_within(&mut program.leader, patience);
+    // `efa-emu run` has a child too.
+    program.kill();
+    status.ok_or_else(|| format!("no end in {} s", patience.as_secs()))
 }
 
 /// Waits for the end of a program, and kills it if that takes too long.
 pub(crate) fn ended(command: &mut Command, patience: Duration) -> Result<ExitStatus, String> {
-    Guard::start(command, "a program")?.wait(patience)
+    wait(&mut start(command, "a program")?, patience)
 }
 
 /// Starts a server, and a client that is started again until the server listens. Returns the
@@ -71,25 +46,25 @@ pub(crate) fn converse(
     mut server: Command,
     client: impl Fn() -> Command,
 ) -> Result<Vec<String>, String> {
-    let start = Instant::now();
-    let mut server = Guard::start(server.stdout(Stdio::null()), "the server")?;
+    let begin = Instant::now();
+    let mut server = start(server.stdout(Stdio::null()), "the server")?;
     // The client fails at once if the server does not listen yet.
     loop {
-        let mut child = Guard::start(client().stdout(Stdio::piped()), "the client")?;
-        let output = child.0.stdout.take();
-        let status = child.wait(TIMEOUT.saturating_sub(start.elapsed()))?;
+        let mut child = start(client().stdout(Stdio::piped()), "the client")?;
+        let output = child.leader.stdout.take();
+        let status = wait(&mut child, TIMEOUT.saturating_sub(begin.elapsed()))?;
         if status.success() {
             let lines = output
                 .into_iter()
                 .flat_map(|output| BufReader::new(output).lines().map_while(Result::ok));
             return Ok(lines.collect());
         }
-        if let Ok(Some(server)) = server.0.try_wait() {
+        if let Ok(Some(server)) = server.leader.try_wait() {
             return Err(format!(
                 "the server ended ({server}), the client, too ({status})"
             ));
         }
-        if start.elapsed() > TIMEOUT {
+        if begin.elapsed() > TIMEOUT {
             return Err(format!("the client failed: {status}"));
         }
         std::thread::sleep(Duration::from_millis(50));

@@ -210,7 +210,8 @@ fn a_process_that_closes_stdout_is_killed() {
     let text = error.to_string();
     assert!(text.contains("closed its standard output"), "{text}");
     // It was killed.
-    assert!(player.wait_end(Duration::from_secs(60)).is_some());
+    let status = ends_within(&mut player.group.leader, Duration::from_secs(60));
+    assert!(status.is_some());
 }
 
 #[test]
