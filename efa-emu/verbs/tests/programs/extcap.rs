@@ -4,9 +4,7 @@
 use std::path::Path;
 use std::process::Command;
 
-use efa_testing::programs::{
-    Dialogue, Finished, Program, TestFabric, installed, run, succeed, words,
-};
+use efa_testing::programs::{Dialogue, Finished, Program, TestFabric, needs, run, succeed, words};
 use efa_testing::workspace::{efa_emu, root};
 
 fn extcap(arguments: &[&str]) -> Finished {
@@ -84,11 +82,8 @@ fn in_home(mut command: Command, home: &Path) -> Command {
 /// `tshark` lists the fabric and shows a stock program's packets while it runs.
 #[test]
 fn tshark_captures_a_running_fabric() {
-    if installed("fi_pingpong", "libfabric-bin").is_none()
-        || installed("tshark", "tshark").is_none()
-    {
-        return;
-    }
+    needs!("fi_pingpong", "libfabric-bin");
+    needs!("tshark", "tshark");
     let fabric = TestFabric::new();
     let interface = format!("efa-emu-{}", fabric.name());
     let sleepers = ["alpha", "beta"].map(|host| fabric.sleeper(host));
@@ -104,23 +99,8 @@ fn tshark_captures_a_running_fabric() {
     assert!(list.contains(&interface), "{list}");
     let dissector = root().join("wireshark/efa.lua");
     let script = format!("lua_script:{}", dissector.display());
-    let fields = [
-        "-T",
-        "fields",
-        "-e",
-        "frame.interface_name",
-        "-e",
-        "_ws.col.Info",
-    ];
-    let options = [
-        "-X",
-        &script,
-        "-i",
-        &interface,
-        "-f",
-        "host beta and rdm",
-        "-l",
-    ];
+    let options = ["-X", &script, "-i", &interface, "-f", "host beta and rdm"];
+    let fields = words("-l -T fields -e frame.interface_name -e _ws.col.Info");
     let capture = tshark(&[&options[..], &fields].concat());
     fabric.wait_for_captures(2);
     Dialogue::pingpong(&fabric, "10", "4096", &[]).run(&["--host", "alpha"], &["--host", "beta"]);

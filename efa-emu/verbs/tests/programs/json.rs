@@ -4,7 +4,7 @@ use std::io::{BufRead, BufReader};
 use std::process::Stdio;
 
 use efa_testing::json::assert_documented;
-use efa_testing::programs::{Dialogue, TestFabric, needs, run, succeed};
+use efa_testing::programs::{Dialogue, TestFabric, needs, run, succeed, words};
 use efa_testing::workspace::efa_emu;
 use serde_json::Value;
 
@@ -63,16 +63,7 @@ fn rules() {
 fn hosts_and_their_counters() {
     needs!("ib_send_bw", "perftest");
     let fabric = TestFabric::new();
-    let arguments = [
-        "ib_send_bw",
-        "-c",
-        "SRD",
-        "-x",
-        "0",
-        "--run_infinitely",
-        "-D",
-        "1",
-    ];
+    let arguments = words("ib_send_bw -c SRD -x 0 --run_infinitely -D 1");
     let dialogue = Dialogue::new(&fabric, &arguments, "-p", "-p");
     let server = dialogue.server(&["--host", "server"]);
     let client = dialogue.client(&["--host", "client", "--rnr", "0.1"]);

@@ -1,11 +1,11 @@
-//! Stock libfabric's `fi_pingpong` over the emulated device. The cells of `efa-conformance interop`
-//! run it with each release and each generation of the device.
+//! Stock libfabric's `fi_pingpong` over the emulated device. The cells of `efa-conformance interop` run
+//! it with each release and each generation of the device.
 
 use std::path::Path;
 
 use efa_testing::patience::Wait;
 use efa_testing::programs::{
-    Dialogue, Finished, NO_FOREIGN_HANDLER, TestFabric, files_with, needs,
+    Dialogue, Finished, NO_FOREIGN_HANDLER, TestFabric, files_with, needs, words,
 };
 
 const PACKAGE: &str = "libfabric-bin";
@@ -62,22 +62,9 @@ fn pingpong_within_one_host() {
 fn pingpong_over_a_bad_network() {
     needs!("fi_pingpong", PACKAGE);
     let fabric = TestFabric::new();
-    let options = [
-        "--seed",
-        "7",
-        "--latency",
-        "20us",
-        "--jitter",
-        "50us",
-        "--paths",
-        "8",
-        "--loss",
-        "0.01",
-        "--rnr",
-        "0.01",
-        "--qpn-reuse",
-        "lowest",
-    ];
+    let options = words(
+        "--seed 7 --latency 20us --jitter 50us --paths 8 --loss 0.01 --rnr 0.01 --qpn-reuse lowest",
+    );
     let dialogue = pingpong(&fabric, &["-e", "rdm", "-c", "-I", "5"]);
     let [_, client] = dialogue.run(&options, &options);
     assert_eq!(sizes(&client), ALL_SIZES);
@@ -139,25 +126,12 @@ fn wait_for_traffic(fabric: &TestFabric) -> Vec<String> {
 /// ready.
 fn shown_with(variable: &str) -> String {
     let fabric = TestFabric::new();
-    // A request fails after four refusals: one of 16, whatever happens to the others. Then
-    // libfabric repeats it, if the program gives it time. After the last message of a size,
-    // fi_pingpong waits for its peer on a socket only, so that message must not be short enough to
-    // be injected.
-    let program = [
-        "env",
-        variable,
-        "fi_pingpong",
-        "-p",
-        "efa",
-        "-e",
-        "rdm",
-        "-S",
-        "4096",
-        "-I",
-        "300",
-    ];
+    // A request fails after four refusals: one of 16, whatever happens to the others. Then libfabric
+    // repeats it, if the program gives it time. After the last message of a size, fi_pingpong waits
+    // for its peer on a socket only, so that message must not be short enough to be injected.
+    let program = format!("env {variable} fi_pingpong -p efa -e rdm -S 4096 -I 300");
     let options = ["--rnr", "0.5"];
-    let [_, client] = Dialogue::new(&fabric, &program, "-B", "-P").run(&options, &options);
+    let [_, client] = Dialogue::new(&fabric, &words(&program), "-B", "-P").run(&options, &options);
     assert_eq!(sizes(&client), ["4k"]);
     client.stderr
 }

@@ -9,7 +9,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-use efa_testing::programs::{Finished, TestFabric, needs, run};
+use efa_testing::programs::{Finished, TestFabric, needs, run, words};
 use efa_testing::workspace::{built, conformance, emulator, traces};
 
 /// A directory.
@@ -225,15 +225,8 @@ impl<'a> PreparedDirectory<'a> {
         let hosts = "cd / && $(command -v ssh) node1 'cd / && ibv_devices | grep -c rdmap'";
         let emulator = |words: &[&str]| self.command(emulator(), words);
         let on_host = |options: &[&str], program: &[&str]| {
-            emulator(
-                &[
-                    &["run", "--fabric", "FABRIC", "--quiet"],
-                    options,
-                    &["--"],
-                    program,
-                ]
-                .concat(),
-            )
+            let run = ["run", "--fabric", "FABRIC", "--quiet"];
+            emulator(&[&run, options, &["--"], program].concat())
         };
         let shell = ["sh", "-c", devices];
         let mut command = match used {
@@ -260,15 +253,11 @@ impl<'a> PreparedDirectory<'a> {
             DirectoryUse::Profile => on_host(&["--profile", "@/profile.toml"], &shell),
             DirectoryUse::Tap => {
                 let tap = built("efa-tap");
-                let tap = [
-                    tap.to_str().unwrap(),
-                    "run",
-                    "--quiet",
-                    "--pcap",
-                    "@/tap.pcapng",
-                    "--",
-                ];
-                on_host(&[], &[&tap[..], &shell].concat())
+                let options = words("run --quiet --pcap @/tap.pcapng --");
+                on_host(
+                    &[],
+                    &[&[tap.to_str().unwrap()], &options[..], &shell].concat(),
+                )
             }
             DirectoryUse::Key => emulator(&["bridge", "key", "@/new.key"]),
             // The bridge has read its key when it reports a missing peer.

@@ -7,8 +7,8 @@ use std::thread;
 
 use efa_commands::ports::free_port;
 
-use efa_testing::programs::{Finished, TestFabric, forbid_with, needs, run};
-use efa_testing::workspace::emulator;
+use efa_testing::programs::{Finished, TestFabric, forbid_with, needs, run, started_by, words};
+use efa_testing::workspace::{efa_emu, emulator};
 
 /// A machine, or the feature that it lacks.
 struct Machine {
@@ -172,18 +172,12 @@ impl Machine {
 
     /// Runs the words of the emulator on the machine. Only the calling thread is on it.
     fn run(&self, words: &[&str]) -> Finished {
-        let emulator = emulator();
-        let mut all = self.start.to_vec();
-        all.push(emulator.to_str().expect("its path is text"));
-        all.extend(words);
-        let mut command = Command::new(all[0]);
-        command.args(&all[1..]);
-        run(command)
+        run(started_by(self.start, efa_emu(words)))
     }
 
     fn check(&self, used: Use) {
         let fabric = TestFabric::new();
-        let on = ["--fabric", fabric.name(), "--quiet"];
+        let on = ["--fabric", fabric.name(), "--quiet", "--"];
         let port = free_port().expect("a free port");
         let messages = format!(
             "program='fi_pingpong -p efa -e rdm -I 10 -S 64'
@@ -195,39 +189,16 @@ impl Machine {
             done | grep -c '^64 '
             wait $server"
         );
-        let ranks = [
-            "mpirun.openmpi",
-            "-n",
-            "2",
-            "sh",
-            "-c",
-            "ibv_devices | grep -c rdmap",
-        ];
+        let listed = "ibv_devices | grep -c rdmap";
         let state = "cat /sys/class/infiniband/*/ports/1/state";
-        let (words, expected): (Vec<&str>, _) = match used {
-            Use::Run => (
-                [
-                    &["run"],
-                    &on[..],
-                    &["--", "sh", "-c", "ibv_devices | grep -c rdmap"],
-                ]
-                .concat(),
-                "1\n",
-            ),
-            Use::Sysfs => (
-                [&["run", "--sysfs"], &on[..], &["--", "sh", "-c", state]].concat(),
-                "4: ACTIVE\n",
-            ),
-            Use::Cluster => (
-                [&["cluster", "2"], &on[..], &["--", "sh", "-euc", &messages]].concat(),
-                "1\n",
-            ),
-            Use::Job => (
-                [&["cluster", "2"], &on[..], &["--"], &ranks[..]].concat(),
-                "1\n1\n",
-            ),
+        let ranks = ["mpirun.openmpi", "-n", "2", "sh", "-c", listed];
+        let (start, program, expected): (_, &[&str], _) = match used {
+            Use::Run => ("run", &["sh", "-c", listed], "1\n"),
+            Use::Sysfs => ("run --sysfs", &["sh", "-c", state], "4: ACTIVE\n"),
+            Use::Cluster => ("cluster 2", &["sh", "-euc", &messages], "1\n"),
+            Use::Job => ("cluster 2", &ranks, "1\n1\n"),
         };
-        let outcome = self.run(&words);
+        let outcome = self.run(&[&words(start), &on[..], program].concat());
         let name = self.name;
         let mut refused = self.refused.iter();
         match refused.find(|(refused, _)| *refused == used) {

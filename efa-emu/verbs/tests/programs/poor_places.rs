@@ -2,7 +2,7 @@
 
 use std::process::Command;
 
-use efa_testing::programs::{Finished, needs, run};
+use efa_testing::programs::{Finished, needs, run, words};
 use efa_testing::workspace::emulator;
 
 /// `/dev` with some devices only.
@@ -37,15 +37,7 @@ fn on_a_machine(setup: &str, script: &str) -> Option<Finished> {
     let machine = |script: &str| {
         let mut command = Command::new("unshare");
         command
-            .args([
-                "--user",
-                "--map-root-user",
-                "--mount",
-                "--net",
-                "sh",
-                "-eu",
-                "-c",
-            ])
+            .args(words("--user --map-root-user --mount --net sh -euc"))
             .arg(format!("ip link set lo up\n{script}"))
             .env("PLACE", &place)
             .env("TMPDIR", directory.path())

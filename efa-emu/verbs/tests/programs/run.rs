@@ -7,7 +7,9 @@ use std::path::Path;
 use std::process::Command;
 
 use efa_testing::patience::Wait;
-use efa_testing::programs::{Program, TestFabric, files_with, installed, needs, run, succeed};
+use efa_testing::programs::{
+    Program, TestFabric, files_with, needs, run, started_by, succeed, words,
+};
 use efa_testing::workspace::{built, efa_emu, root};
 
 fn shell(fabric: &TestFabric, script: &str) -> efa_testing::programs::Finished {
@@ -32,21 +34,11 @@ fn a_program_killed_by_signal_ends_the_run() {
         ("TERM", libc::SIGTERM),
         ("SEGV", libc::SIGSEGV),
     ] {
-        let outcome = shell(&fabric, &format!("kill -{name} $$"));
-        assert_eq!(
-            outcome.status.signal(),
-            Some(signal),
-            "{:?}",
-            outcome.status
-        );
-        assert!(
-            !outcome.status.core_dumped(),
-            "the program's core is enough"
-        );
-        assert!(
-            !fabric.directory().exists(),
-            "the host is gone all the same"
-        );
+        let status = shell(&fabric, &format!("kill -{name} $$")).status;
+        assert_eq!(status.signal(), Some(signal), "{status:?}");
+        assert!(!status.core_dumped(), "the program's core is enough");
+        let is_there = fabric.directory().exists();
+        assert!(!is_there, "the host is gone all the same");
     }
 }
 
@@ -164,9 +156,7 @@ fn fabrics_of_other_versions_are_refused_by_name() {
 /// it, or than other hosts.
 #[test]
 fn other_frame_versions_are_refused_by_the_library() {
-    let Some(_) = installed("ibv_devinfo", "ibverbs-utils") else {
-        return;
-    };
+    needs!("ibv_devinfo", "ibverbs-utils");
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let go = directory.path().join("go");
@@ -208,16 +198,8 @@ fn the_program_gets_its_environment_and_the_users() {
     let fabric = TestFabric::new();
     let script = "echo $LD_PRELOAD; echo $SYSFS_PATH; cat $SYSFS_PATH/class/infiniband_verbs/abi_version; \
                   echo $EFA_EMU_HOST $EFA_EMU_GID $EFA_EMU_PROFILE; echo $EFA_EMU_RUN";
-    let mut command = fabric.run(&[
-        "--host",
-        "alpha",
-        "--profile",
-        "efa1",
-        "--",
-        "sh",
-        "-c",
-        script,
-    ]);
+    let options = words("--host alpha --profile efa1 -- sh -c");
+    let mut command = fabric.run(&[&options[..], &[script]].concat());
     command.env("LD_PRELOAD", "libm.so.6");
     command.env("EFA_EMU_RUN", "77");
     let outcome = succeed(command, "environment");
@@ -346,15 +328,8 @@ fn profiles_are_listed_with_sources() {
 fn file_size_limits_are_reported_and_harmless() {
     let limit = "--fsize=1000000";
     let fabric = TestFabric::new();
-    let mut command = Command::new("prlimit");
-    command.args([limit, "--"]).arg(built("efa-emu")).args([
-        "run",
-        "--fabric",
-        fabric.name(),
-        "--",
-        "true",
-    ]);
-    let outcome = run(command);
+    let limited = ["prlimit", limit, "--"];
+    let outcome = run(started_by(&limited, fabric.host(&["true"])));
     outcome.expect_refusal(&["ulimit -f"]);
 
     // A program that sets the limit later: its device cannot be opened, and the program continues.
@@ -371,9 +346,9 @@ fn host_names_have_up_to_64_characters() {
     needs!("ibv_devices", "ibverbs-utils");
     let fabric = TestFabric::new();
     let longest = "h".repeat(64);
-    let words = |host| ["--quiet", "--host", host, "--", "ibv_devices"];
-    let outcome = succeed(fabric.run(&words(&longest)), "64 characters");
+    let options = |host| ["--quiet", "--host", host, "--", "ibv_devices"];
+    let outcome = succeed(fabric.run(&options(&longest)), "64 characters");
     assert!(outcome.stdout.contains("rdmap0s0"), "{outcome:?}");
-    let outcome = run(fabric.run(&words(&"h".repeat(65))));
+    let outcome = run(fabric.run(&options(&"h".repeat(65))));
     outcome.expect_refusal(&["use 1 to 64 letters"]);
 }

@@ -3,7 +3,7 @@
 
 use std::process::Command;
 
-use efa_testing::programs::{Finished, TestFabric, needs, run};
+use efa_testing::programs::{Finished, TestFabric, needs, run, started_by};
 use efa_testing::workspace::{efa_emu, emulator};
 
 /// Runs the command; `None`, and a line with the reason, if the system permits no mount namespaces.
@@ -17,11 +17,8 @@ fn run_if_permitted(command: Command) -> Option<Finished> {
 }
 
 /// The same command without the right to mount, as a user other than root.
-fn without_rights(command: &Command) -> Command {
-    let mut other = Command::new("setpriv");
-    other.args(["--bounding-set", "-sys_admin"]);
-    other.arg(command.get_program()).args(command.get_args());
-    other
+fn without_rights(command: Command) -> Command {
+    started_by(&["setpriv", "--bounding-set", "-sys_admin"], command)
 }
 
 /// The files of two devices that a monitoring program reads.
@@ -46,8 +43,8 @@ const SEEN: &str = "rdmap16s27 rdmap20s27\n4: ACTIVE\n0x1d0f\nefa\n4: ACTIVE\n0x
 fn devices_are_where_monitoring_programs_look() {
     needs!("setpriv", "util-linux");
     let fabric = TestFabric::new();
-    let looks = fabric.run(&["--sysfs", "--devices", "2", "--", "sh", "-euc", LOOKS]);
-    for command in [without_rights(&looks), looks] {
+    let looks = || fabric.run(&["--sysfs", "--devices", "2", "--", "sh", "-euc", LOOKS]);
+    for command in [without_rights(looks()), looks()] {
         let Some(outcome) = run_if_permitted(command) else {
             return;
         };
@@ -211,15 +208,10 @@ fn a_cluster_without_sys_is_reported() {
 fn namespaces_that_are_not_permitted_are_named() {
     needs!("setpriv", "util-linux");
     let fabric = TestFabric::new();
-    let run_there = without_rights(&fabric.run(&["--sysfs", "--", "true"]));
-    let mut command = Command::new("unshare");
-    command
-        .args(["--user", "--map-root-user", "sh", "-euc"])
-        .arg("echo 0 >/proc/sys/user/max_user_namespaces; exec \"$@\"")
-        .arg("sh")
-        .arg(run_there.get_program())
-        .args(run_there.get_args());
-    let outcome = run(command);
+    let run_there = without_rights(fabric.run(&["--sysfs", "--", "true"]));
+    let script = "echo 0 >/proc/sys/user/max_user_namespaces; exec \"$@\"";
+    let user = ["unshare", "--user", "--map-root-user", "sh", "-euc", script];
+    let outcome = run(started_by(&[&user[..], &["sh"]].concat(), run_there));
     if outcome.stderr.starts_with("unshare: ") || outcome.stderr.contains("max_user_namespaces") {
         return efa_testing::skip(&outcome.stderr);
     }
