@@ -10,19 +10,23 @@ use std::process::Command;
 use efa_testing::programs::exported::{PRIVATE, PRIVATE_FLAG, PRIVATE_VERSIONS};
 use efa_testing::programs::{TestFabric, needs, run, succeed, words};
 
-/// Compiles C; fails with the compiler's messages.
-fn compile(directory: &Path, output: &str, source: &str, arguments: &[&str]) {
+/// Compiles C to a file in `directory`. Returns its path, or the compiler's messages.
+pub(super) fn compile(
+    directory: &Path,
+    output: &str,
+    source: &str,
+    arguments: &[&str],
+) -> Result<String, String> {
     let file = directory.join(format!("{output}.c"));
     fs::write(&file, source).unwrap();
-    let compiled = Command::new("cc")
-        .current_dir(directory)
-        .args(["-g", "-o", output])
-        .arg(&file)
-        .args(arguments)
-        .output()
-        .unwrap();
-    let messages = String::from_utf8_lossy(&compiled.stderr);
-    assert!(compiled.status.success(), "{output}: {messages}");
+    let mut compiler = Command::new("cc");
+    compiler.current_dir(directory).args(["-g", "-o", output]);
+    compiler.arg(&file).args(arguments);
+    let compiled = run(compiler);
+    match compiled.status.success() {
+        true => Ok(directory.join(output).display().to_string()),
+        false => Err(compiled.stderr),
+    }
 }
 
 /// A libibverbs of another release in `directory`, with the private interface of that release,
@@ -59,13 +63,15 @@ fn another_rdma_core(directory: &Path, private: u32) {
         "libibverbs.so.1",
         &library,
         &words("-shared -fPIC -Wl,-soname,libibverbs.so.1 -Wl,--version-script,versions"),
-    );
+    )
+    .unwrap();
     compile(
         directory,
         "libvendor.so",
         &vendor,
         &words("-shared -fPIC -Wl,-soname,libvendor.so libibverbs.so.1 -Wl,-z,now"),
-    );
+    )
+    .unwrap();
     let program = "
         #include <stdio.h>
         void *ibv_get_device_list(int *count);
@@ -81,7 +87,8 @@ fn another_rdma_core(directory: &Path, private: u32) {
         "program",
         program,
         &words("libvendor.so libibverbs.so.1 -Wl,--disable-new-dtags,-rpath,$ORIGIN -Wl,-z,now"),
-    );
+    )
+    .unwrap();
 }
 
 /// An RPATH, which precedes `LD_LIBRARY_PATH`, leads to the program's own libibverbs.
@@ -132,10 +139,10 @@ fn every_library_name_leads_to_the_device() {
             }
             return 0;
         }";
-    compile(directory.path(), "opener", source, &["-ldl"]);
+    let opener = compile(directory.path(), "opener", source, &["-ldl"]).unwrap();
     let fabric = TestFabric::new();
     let mut command = fabric.host(&[
-        directory.path().join("opener").to_str().unwrap(),
+        &opener,
         "libibverbs.so",
         "libibverbs.so.1",
         "libefa.so",

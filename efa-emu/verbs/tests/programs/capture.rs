@@ -99,12 +99,7 @@ fn a_running_fabric_is_recorded_until_the_interrupt() {
     let capture = start_capture(&fabric, &file);
     pingpong(&fabric).run(&["--host", "alpha"], &["--host", "beta"]);
     let outcome = stop(&fabric, capture);
-    assert!(
-        outcome.stderr.contains(" frames of 2 hosts, ")
-            && outcome.stderr.contains(" bytes, 0 dropped\n"),
-        "{}",
-        outcome.stderr
-    );
+    outcome.expect_stderr(&[" frames of 2 hosts, ", " bytes, 0 dropped\n"]);
     assert_mirrored(frames(&file), ["alpha", "beta"]);
     // The first packet of all is the server's or the client's first.
     let mut reader = Reader::open(&file).unwrap();
@@ -343,11 +338,8 @@ fn a_capture_that_is_being_written_is_refused() {
     first.signal(libc::SIGTERM);
     first.wait();
     let outcome = run(fabric.run(&["--pcap", path, "--", "true"]));
-    let said = outcome.expect_success("nobody writes it any more").stderr;
-    assert!(
-        said.contains(&format!("efa-emu: {path}: it has no RDM packets\n")),
-        "{said}"
-    );
+    let outcome = outcome.expect_success("nobody writes it any more");
+    outcome.expect_stderr(&[&format!("efa-emu: {path}: it has no RDM packets\n")]);
 }
 
 #[test]
@@ -463,7 +455,7 @@ fn frames_dropped_for_space_are_reported() {
     };
     assert_eq!(set, 0);
     fs::write(&go, "").unwrap();
-    let said = program.wait().expect_success("run").stderr;
+    let outcome = program.wait().expect_success("run");
     let mut reader = Reader::open(&file).unwrap();
     while reader.next_frame().unwrap().is_some() {}
     assert_eq!(reader.truncation(), None);
@@ -473,7 +465,7 @@ fn frames_dropped_for_space_are_reported() {
         "{counts:?}"
     );
     let line = format!("{} dropped (", counts.dropped);
-    assert!(said.contains(&line) && said.contains("ulimit -f"), "{said}");
+    outcome.expect_stderr(&[&line, "ulimit -f"]);
 }
 
 /// `efa-emu capture` takes the same options.

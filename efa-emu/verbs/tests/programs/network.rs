@@ -8,7 +8,7 @@ use efa_capture::frame::{FrameKind, Repr};
 use efa_capture::{Direction, Reader};
 use efa_core::address::Qpn;
 use efa_core::nic::Status;
-use efa_testing::programs::{Dialogue, TestFabric, installed, needs};
+use efa_testing::programs::{Dialogue, TestFabric, needs};
 
 /// Messages of `fi_pingpong` in each direction.
 const ROUNDS: u32 = 3;
@@ -27,9 +27,8 @@ fn recorded(path: &Path) -> Recorded {
 }
 
 /// The messages that the server of a `fi_pingpong` without RDMA receives with these network
-/// options. `None`, and a line that says so, if there is no such program.
-fn received(options: &[&str]) -> Option<Recorded> {
-    installed("fi_pingpong", "libfabric-bin")?;
+/// options.
+fn received(options: &[&str]) -> Recorded {
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("server.pcapng");
@@ -42,7 +41,7 @@ fn received(options: &[&str]) -> Option<Recorded> {
         &[&device, &capture, options].concat(),
         &[&device, options].concat(),
     );
-    Some(recorded(&file))
+    recorded(&file)
 }
 
 /// The messages that arrive, in the order of their arrival.
@@ -67,14 +66,13 @@ fn is_refusal(header: &Repr) -> bool {
 
 #[test]
 fn several_paths_and_jitter_change_the_order() {
+    needs!("fi_pingpong", "libfabric-bin");
     for (options, several) in [
         (&["--latency", "100us"][..], false),
         (&["--paths", "8", "--latency", "100us"], true),
         (&["--paths", "8", "--jitter", "500us"], true),
     ] {
-        let Some(recorded) = received(options) else {
-            return;
-        };
+        let recorded = received(options);
         let arrivals = arrivals(&recorded);
         assert!(arrivals.len() > 50, "{options:?}: {}", arrivals.len());
         assert_eq!(paths(&arrivals).len() > 1, several, "{options:?}");
@@ -85,9 +83,8 @@ fn several_paths_and_jitter_change_the_order() {
 /// A lost packet arrives later, once, and the program's data is correct.
 #[test]
 fn loss_makes_packets_late() {
-    let Some(recorded) = received(&["--loss", "0.1", "--seed", "3"]) else {
-        return;
-    };
+    needs!("fi_pingpong", "libfabric-bin");
+    let recorded = received(&["--loss", "0.1", "--seed", "3"]);
     let arrivals = arrivals(&recorded);
     assert!(!in_order(&arrivals));
     assert_eq!(paths(&arrivals).len(), 1);
@@ -101,9 +98,8 @@ fn loss_makes_packets_late() {
 
 #[test]
 fn a_receiver_that_is_not_ready_refuses() {
-    let Some(recorded) = received(&["--rnr", "0.2", "--seed", "3"]) else {
-        return;
-    };
+    needs!("fi_pingpong", "libfabric-bin");
+    let recorded = received(&["--rnr", "0.2", "--seed", "3"]);
     let refusals = recorded
         .iter()
         .filter(|(_, direction, header)| *direction == Direction::Outbound && is_refusal(header));
@@ -138,15 +134,12 @@ fn attempts_of_messages(recorded: &Recorded) -> MessageAttempts {
 /// Two processes, their threads and their capture run at a different speed each time.
 #[test]
 fn the_seed_decides_each_messages_outcome() {
-    let run = |seed| {
+    needs!("fi_pingpong", "libfabric-bin");
+    let [first, again, other] = ["7", "7", "8"].map(|seed| {
         let shaken = ["--rnr", "0.3", "--paths", "4", "--latency", "100us"];
-        received(&[&shaken[..], &["--jitter", "500us", "--seed", seed]].concat())
-    };
-    let (Some(first), Some(again), Some(other)) = (run("7"), run("7"), run("8")) else {
-        return;
-    };
-    let [first, again, other] =
-        [first, again, other].map(|recorded| attempts_of_messages(&recorded));
+        let options = [&shaken[..], &["--jitter", "500us", "--seed", seed]].concat();
+        attempts_of_messages(&received(&options))
+    });
     let common = |others: &MessageAttempts| {
         first
             .keys()
@@ -179,9 +172,8 @@ fn the_seed_decides_each_messages_outcome() {
 #[test]
 fn latency_is_waited_for() {
     const LATENCY: Duration = Duration::from_millis(5);
-    let Some(recorded) = received(&["--latency", "5ms"]) else {
-        return;
-    };
+    needs!("fi_pingpong", "libfabric-bin");
+    let recorded = received(&["--latency", "5ms"]);
     let (Some((first, ..)), Some((last, ..))) = (recorded.first(), recorded.last()) else {
         panic!("nothing was recorded");
     };

@@ -9,8 +9,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::thread;
 
-use efa_testing::programs::{Finished, TestFabric, needs, run, words};
-use efa_testing::workspace::{built, conformance, emulator, traces};
+use efa_testing::programs::{Finished, TestFabric, needs, run, succeed, words};
+use efa_testing::workspace::{built, conformance, efa_emu, emulator, traces};
+
+use super::beside::compile;
 
 /// A directory.
 struct Directory {
@@ -371,7 +373,6 @@ fn make_files(root: &Path) {
             "[[fault]]\nwhen = { packet = \"CTS\" }\nthen = \"hold\"\n",
         ),
         ("profile.toml", "name = \"measured\"\nbase = \"efa2\"\n"),
-        ("user.c", "int user;\n"),
     ] {
         fs::write(files.join(name), text).unwrap();
     }
@@ -379,23 +380,16 @@ fn make_files(root: &Path) {
         let trace = traces().join(format!("burst-before-handshake.{ending}"));
         fs::copy(trace, files.join(format!("trace.{ending}"))).unwrap();
     }
-    let mut compiler = Command::new("gcc");
-    compiler.args(["-shared", "-fPIC", "-o", PRELOADED, "user.c"]);
-    run_in(&files, compiler);
-    let mut key = Command::new(emulator());
-    key.args(["bridge", "key", "key"]);
-    run_in(&files, key);
-}
-
-fn run_in(directory: &Path, mut command: Command) {
-    command.current_dir(directory);
-    run(command).expect_success("in the directory of files");
+    compile(&files, PRELOADED, "int user;\n", &["-shared", "-fPIC"]).unwrap();
+    let mut key = efa_emu(&["bridge", "key", "key"]);
+    key.current_dir(&files);
+    succeed(key, "a key");
 }
 
 #[test]
 fn any_place_works_or_is_refused_by_name() {
     needs!("ibv_devices", "ibverbs-utils");
-    needs!("gcc", "gcc");
+    needs!("cc", "gcc");
     // On the file system of the built files, so that links can replace copies.
     let root = tempfile::tempdir_in(env!("CARGO_TARGET_TMPDIR")).unwrap();
     make_files(root.path());

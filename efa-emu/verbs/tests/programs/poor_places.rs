@@ -28,8 +28,9 @@ const READ_ONLY_HOME: &str = r#"
     export HOME=$PLACE
 "#;
 
-/// Runs a script on a machine that `setup` has changed; `PLACE` is an empty directory. `None`, and
-/// a line with the reason, if the system permits no such machines.
+/// Runs a script, which has to succeed, on a machine that `setup` has changed; `PLACE` is an empty
+/// directory. `None`, and a line with the reason, if the system permits no such machines.
+#[track_caller]
 fn on_a_machine(setup: &str, script: &str) -> Option<Finished> {
     let directory = tempfile::tempdir().unwrap();
     let place = directory.path().join("place");
@@ -56,7 +57,8 @@ fn on_a_machine(setup: &str, script: &str) -> Option<Finished> {
         ));
         return None;
     }
-    Some(machine(&format!("{setup}\n{script}")))
+    let outcome = machine(&format!("{setup}\n{script}"));
+    Some(outcome.expect_success(setup))
 }
 
 /// Two programs of rdma-core communicate over SRD, between hosts of `run` and of `cluster`.
@@ -81,7 +83,6 @@ fn devices_work_without_dev_shm() {
         let Some(outcome) = on_a_machine(setup, script) else {
             return;
         };
-        let outcome = outcome.expect_success(setup);
         assert_eq!(outcome.stdout, "1\n1\n", "{setup}: {}", outcome.stderr);
     }
 }
@@ -111,7 +112,6 @@ fn all_programs_agree_where_the_fabric_is() {
     let Some(outcome) = on_a_machine(READ_ONLY_SHM, script) else {
         return;
     };
-    let outcome = outcome.expect_success("read-only");
     assert_eq!(outcome.stdout, "1\n1\n1\n2\n2\n0\n", "{}", outcome.stderr);
 }
 
@@ -129,7 +129,6 @@ fn a_small_dev_shm_is_refused() {
     let Some(outcome) = on_a_machine(SMALL_SHM, script) else {
         return;
     };
-    let outcome = outcome.expect_success("small");
     assert_eq!(outcome.stdout, "", "{}", outcome.stderr);
     let refused = "efa-emu: 1 host takes 2 MiB of /dev/shm, and 1 MiB are free there";
     let lines: Vec<_> = outcome.stderr.lines().collect();
@@ -157,7 +156,6 @@ fn programs_on_another_fabric_are_reported() {
     let Some(outcome) = on_a_machine("", script) else {
         return;
     };
-    let outcome = outcome.expect_success("with a /dev/shm inside");
     assert_eq!(outcome.stdout, "1\n", "{}", outcome.stderr);
     outcome.expect_stderr(&[
         "ib_send_lat used the device on a fabric without the run's hosts: /dev/shm is another directory",
@@ -186,7 +184,6 @@ fn programs_falling_back_without_dev_shm_are_reported() {
     let Some(outcome) = on_a_machine(WITHOUT_SHM, script) else {
         return;
     };
-    let outcome = outcome.expect_success("without /dev/shm");
     assert_eq!(outcome.stdout, "fails\n1\n0\n1\n", "{}", outcome.stderr);
 }
 
@@ -201,7 +198,6 @@ fn an_unwritable_home_matters_only_to_wireshark() {
     let Some(outcome) = on_a_machine(READ_ONLY_HOME, script) else {
         return;
     };
-    let outcome = outcome.expect_success("with a read-only home");
     assert_eq!(
         outcome.stdout, "provider: efa\nprovider: efa\nstatus 2\n",
         "{}",

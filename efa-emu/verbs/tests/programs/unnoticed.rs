@@ -3,8 +3,10 @@
 
 use std::process::Command;
 
-use efa_testing::programs::{Dialogue, TestFabric, installed, needs, run};
+use efa_testing::programs::{Dialogue, TestFabric, installed, needs, run, words};
 use efa_testing::workspace::efa_emu;
+
+use super::beside::compile;
 
 /// The standard error output of a command.
 #[track_caller]
@@ -68,10 +70,8 @@ fn runs_without_use_of_the_device_are_reported() {
 /// As in wheels for Python: the program is dynamic, and contains the functions that it calls.
 #[test]
 fn programs_with_their_own_libibverbs_are_named() {
-    needs!("gcc", "gcc");
+    needs!("cc", "gcc");
     let directory = tempfile::tempdir().unwrap();
-    let source = directory.path().join("own.c");
-    std::fs::write(&source, LISTS_DEVICES).unwrap();
     let libraries = "-Wl,--start-group -Wl,-Bstatic -lefa -libverbs -lmlx5 -lmlx4 -lbnxt_re-rdmav34 -lcxgb4-rdmav34 \
                      -lerdma-rdmav34 -lhns-rdmav34 -lirdma-rdmav34 -lmana -lmthca-rdmav34 -locrdma-rdmav34 \
                      -lqedr-rdmav34 -lvmw_pvrdma-rdmav34 -lhfi1verbs-rdmav34 -lipathverbs-rdmav34 -lrxe-rdmav34 \
@@ -88,20 +88,17 @@ fn programs_with_their_own_libibverbs_are_named() {
             "nothing was sent over the device, though systems saw it",
         ),
     ] {
-        let program = directory.path().join(name);
-        let mut compiler = Command::new("gcc");
-        compiler.arg("-o").args([&program, &source]);
-        compiler.args(libraries.split_whitespace());
-        let compiled = run(compiler);
-        if !compiled.status.success() {
-            efa_testing::skip(format_args!(
-                "no static libibverbs (Debian packages libibverbs-dev and libnl-route-3-dev): {}",
-                compiled.stderr
-            ));
-            continue;
-        }
+        let program = match compile(directory.path(), name, LISTS_DEVICES, &words(libraries)) {
+            Ok(program) => program,
+            Err(messages) => {
+                efa_testing::skip(format_args!(
+                    "no static libibverbs (Debian packages libibverbs-dev and libnl-route-3-dev): {messages}"
+                ));
+                continue;
+            }
+        };
         // The same if it is not the first program of the run.
-        let command = ["sh", "-c", "\"$0\"; true", program.to_str().unwrap()];
+        let command = ["sh", "-c", "\"$0\"; true", &program];
         assert_line(&said(TestFabric::new().host(&command)), &[line]);
     }
 }
@@ -215,23 +212,14 @@ fn shared_memory_in_place_of_the_device() {
 /// AddressSanitizer refuses to run if another library is loaded first, unless it is told otherwise.
 #[test]
 fn a_program_with_address_sanitizer() {
-    needs!("gcc", "gcc");
+    needs!("cc", "gcc");
     let directory = tempfile::tempdir().unwrap();
-    let program = directory.path().join("program");
-    let source = directory.path().join("program.c");
-    std::fs::write(&source, OPENS_THE_DEVICE).unwrap();
-    let compiled = Command::new("gcc")
-        .args(["-fsanitize=address", "-o"])
-        .args([&program, &source])
-        .arg("-ldl")
-        .output()
-        .unwrap();
-    if !compiled.status.success() {
+    let options = ["-fsanitize=address", "-ldl"];
+    let Ok(program) = compile(directory.path(), "program", OPENS_THE_DEVICE, &options) else {
         return efa_testing::skip("gcc has no AddressSanitizer here");
-    }
-    let program = program.to_str().unwrap();
+    };
     // The same if the program is not the first one.
-    for command in [&[program][..], &["sh", "-c", "\"$0\"; exit $?", program]] {
+    for command in [&[&*program][..], &["sh", "-c", "\"$0\"; exit $?", &program]] {
         let outcome = run(TestFabric::new().host(command));
         assert_eq!(outcome.code(), 0, "{outcome:?}");
         assert_line(
