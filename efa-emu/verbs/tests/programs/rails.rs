@@ -336,59 +336,46 @@ fn newer_libfabric_chooses_by_interface() {
 /// reader requires each tag in one line.
 fn topology(near: usize) -> String {
     let device = |index: usize| {
-        let (name, bus) = (NAMES[index], format!("{:02x}", 0x10 + 4 * index));
-        [
-            format!(
-                r#"<object type="Bridge" gp_index="{}" bridge_type="0-1" depth="0" bridge_pci="0000:[{bus}-{bus}]">"#,
-                100 + index
-            ),
-            format!(
-                r#"<object type="PCIDev" gp_index="{}" pci_busid="0000:{bus}:1b.0" pci_type="0200 [1d0f:efa2] [1d0f:efa2] 00" pci_link_speed="0.000000">"#,
-                200 + index
-            ),
-            format!(
-                r#"<object type="OSDev" gp_index="{}" name="{name}" osdev_type="3">"#,
-                300 + index
-            ),
-            format!(r#"<info name="NodeGUID" value="0000:0000:0000:00{bus}"/>"#),
-            format!(r#"<info name="SysImageGUID" value="0000:0000:0000:00{bus}"/>"#),
-            "</object>\n</object>\n</object>\n".to_owned(),
-        ]
-        .join("\n")
+        let (name, bus) = (NAMES[index], 0x10 + 4 * index);
+        format!(
+            r#"<object type="Bridge" gp_index="10{index}" bridge_type="0-1" depth="0" bridge_pci="0000:[{bus:x}-{bus:x}]">
+<object type="PCIDev" gp_index="20{index}" pci_busid="0000:{bus:x}:1b.0" pci_type="0200 [1d0f:efa2] [1d0f:efa2] 00" pci_link_speed="0.000000">
+<object type="OSDev" gp_index="30{index}" name="{name}" osdev_type="3">
+<info name="NodeGUID" value="0000:0000:0000:00{bus:x}"/>
+<info name="SysImageGUID" value="0000:0000:0000:00{bus:x}"/>
+</object>
+</object>
+</object>
+"#
+        )
     };
     let package = |number: usize| {
-        let set = format!("{:#x}", 1 << number);
+        let set = 1 << number;
         let sets = format!(
-            r#"os_index="{number}" cpuset="{set}" complete_cpuset="{set}" nodeset="{set}" complete_nodeset="{set}""#
+            r#"os_index="{number}" cpuset="{set:#x}" complete_cpuset="{set:#x}" nodeset="{set:#x}" complete_nodeset="{set:#x}""#
         );
-        let object = |kind: &str, index: usize, rest: &str| {
-            format!(
-                r#"<object type="{kind}" {sets} gp_index="{}"{rest}>"#,
-                index + number
-            )
-        };
         let devices = (0..NAMES.len()).filter(|index| (*index == near) == (number == 1));
-        [
-            object("Package", 10, ""),
-            object("NUMANode", 20, r#" local_memory="1073741824"/"#),
-            object("Core", 30, ""),
-            object("PU", 40, "/"),
-            "</object>".to_owned(),
-            devices.map(device).collect::<String>() + "</object>",
-        ]
-        .join("\n")
+        let devices: String = devices.map(device).collect();
+        format!(
+            r#"<object type="Package" {sets} gp_index="1{number}">
+<object type="NUMANode" {sets} gp_index="2{number}" local_memory="1073741824"/>
+<object type="Core" {sets} gp_index="3{number}">
+<object type="PU" {sets} gp_index="4{number}"/>
+</object>
+{devices}</object>
+"#
+        )
     };
-    [
-        r#"<?xml version="1.0" encoding="UTF-8"?>"#,
-        r#"<!DOCTYPE topology SYSTEM "hwloc2.dtd">"#,
-        r#"<topology version="2.0">"#,
-        r#"<object type="Machine" os_index="0" cpuset="0x3" complete_cpuset="0x3" allowed_cpuset="0x3" nodeset="0x3" complete_nodeset="0x3" allowed_nodeset="0x3" gp_index="1">"#,
-        &package(0),
-        &package(1),
-        "</object>",
-        "</topology>\n",
-    ]
-    .join("\n")
+    let packages = package(0) + &package(1);
+    format!(
+        r#"<?xml version="1.0" encoding="UTF-8"?>
+<!DOCTYPE topology SYSTEM "hwloc2.dtd">
+<topology version="2.0">
+<object type="Machine" os_index="0" cpuset="0x3" complete_cpuset="0x3" allowed_cpuset="0x3" nodeset="0x3" complete_nodeset="0x3" allowed_nodeset="0x3" gp_index="1">
+{packages}</object>
+</topology>
+"#
+    )
 }
 
 /// Open MPI uses the device that is nearest to the processor of a rank: the runs differ only in the
