@@ -6,6 +6,7 @@ use efa_commands::ports::free_port;
 
 use super::fabric::TestFabric;
 use super::program::{Finished, Program, wait_for_listener};
+use super::words;
 
 /// Makes a launcher start `command`. Returns it unchanged without a launcher.
 pub fn started_by(launcher: &[&str], command: Command) -> Command {
@@ -41,17 +42,10 @@ pub struct Dialogue<'a> {
 }
 
 impl<'a> Dialogue<'a> {
-    /// `fi_pingpong` over the efa provider, with this many rounds of messages of `size` bytes, and
-    /// `further` options.
-    pub fn pingpong(
-        fabric: &'a TestFabric,
-        rounds: &'a str,
-        size: &'a str,
-        further: &[&'a str],
-    ) -> Dialogue<'a> {
+    /// `fi_pingpong` between endpoints of type RDM of the efa provider, with further options.
+    pub fn pingpong(fabric: &'a TestFabric, options: &'a str) -> Dialogue<'a> {
         let program = ["fi_pingpong", "-p", "efa", "-e", "rdm"];
-        let messages = ["-I", rounds, "-S", size];
-        let arguments = [&program[..], &messages, further].concat();
+        let arguments = [&program[..], &words(options)].concat();
         Dialogue::new(fabric, &arguments, "-B", "-P")
     }
 

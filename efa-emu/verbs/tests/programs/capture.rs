@@ -51,7 +51,7 @@ fn assert_mirrored(mut recorded: Vec<(String, usize, usize)>, hosts: [&str; 2]) 
 }
 
 fn pingpong(fabric: &TestFabric) -> Dialogue<'_> {
-    Dialogue::pingpong(fabric, "10", "4096", &[])
+    Dialogue::pingpong(fabric, "-I 10 -S 4096")
 }
 
 /// The summary of `efa-emu run --pcap` for this file.

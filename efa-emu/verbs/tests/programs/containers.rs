@@ -45,14 +45,9 @@ fn can_run(program: &str) -> bool {
     }
 }
 
-fn pingpong<'a>(fabric: &'a TestFabric, arguments: &[&'a str]) -> Dialogue<'a> {
-    let program = ["fi_pingpong", "-p", "efa", "-e", "rdm"];
-    Dialogue::new(fabric, &[&program, arguments].concat(), "-B", "-P")
-}
-
-/// As [`pingpong`], each program in a container.
-fn pingpong_of_containers<'a>(fabric: &'a TestFabric, arguments: &[&'a str]) -> Dialogue<'a> {
-    let mut dialogue = pingpong(fabric, arguments);
+/// A dialogue of `fi_pingpong`, each program in a container.
+fn pingpong_of_containers<'a>(fabric: &'a TestFabric, options: &'a str) -> Dialogue<'a> {
+    let mut dialogue = Dialogue::pingpong(fabric, options);
     dialogue.launcher = &CONTAINER;
     dialogue
 }
@@ -80,7 +75,7 @@ fn a_kernel_that_permits_little_is_enough() {
     let error = std::io::Error::last_os_error();
     assert_eq!((read, error.raw_os_error()), (-1, Some(libc::ENOSYS)));
     let fabric = TestFabric::new();
-    pingpong(&fabric, &["-c", "-I", "3"]).run(&[], &[]);
+    Dialogue::pingpong(&fabric, "-c -I 3").run(&[], &[]);
 }
 
 /// 1 MiB is transferred by RDMA read. Neither process has a process id by which the other could
@@ -91,7 +86,7 @@ fn rdma_works_between_pid_namespaces() {
         return;
     }
     let fabric = TestFabric::new();
-    pingpong_of_containers(&fabric, &["-c", "-I", "3"]).run(&[], &[]);
+    pingpong_of_containers(&fabric, "-c -I 3").run(&[], &[]);
 }
 
 /// A container of an image: a root directory with only the files of some programs, the files that
@@ -171,7 +166,7 @@ fn a_run_keeps_other_containers_shared_memory() {
         return;
     }
     let fabric = TestFabric::new();
-    let endless = pingpong_of_containers(&fabric, &["-I", "100000000", "-S", "64"]);
+    let endless = pingpong_of_containers(&fabric, "-I 100000000 -S 64");
     let server = endless.server(&["--host", "a"]);
     let client = endless.client(&["--host", "b"]);
     let objects = shared_memory_of_two_hosts(&fabric);

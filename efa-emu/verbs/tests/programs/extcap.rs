@@ -103,7 +103,8 @@ fn tshark_captures_a_running_fabric() {
     let fields = words("-l -T fields -e frame.interface_name -e _ws.col.Info");
     let capture = tshark(&[&options[..], &fields].concat());
     fabric.wait_for_captures(2);
-    Dialogue::pingpong(&fabric, "10", "4096", &[]).run(&["--host", "alpha"], &["--host", "beta"]);
+    let dialogue = Dialogue::pingpong(&fabric, "-I 10 -S 4096");
+    dialogue.run(&["--host", "alpha"], &["--host", "beta"]);
     for sleeper in sleepers {
         sleeper.signal(libc::SIGTERM);
         sleeper.wait();

@@ -10,15 +10,6 @@ use efa_testing::programs::{
 
 const PACKAGE: &str = "libfabric-bin";
 
-fn pingpong<'a>(fabric: &'a TestFabric, arguments: &[&'a str]) -> Dialogue<'a> {
-    Dialogue::new(
-        fabric,
-        &[&["fi_pingpong", "-p", "efa"], arguments].concat(),
-        "-B",
-        "-P",
-    )
-}
-
 /// The sizes in the table that `fi_pingpong` prints.
 fn sizes(outcome: &Finished) -> Vec<&str> {
     outcome
@@ -37,7 +28,8 @@ fn pingpong_verifies_its_data() {
     let fabric = TestFabric::new();
     // Datagrams have the default sizes that fit the MTU.
     for (endpoint, expected) in [("rdm", &ALL_SIZES[..]), ("dgram", &ALL_SIZES[..4])] {
-        let [server, client] = pingpong(&fabric, &["-e", endpoint, "-c"]).run(&[], &[]);
+        let program = ["fi_pingpong", "-p", "efa", "-e", endpoint, "-c"];
+        let [server, client] = Dialogue::new(&fabric, &program, "-B", "-P").run(&[], &[]);
         assert_eq!(sizes(&server), expected);
         assert_eq!(sizes(&client), expected);
     }
@@ -50,8 +42,8 @@ fn pingpong_within_one_host() {
     needs!("fi_pingpong", PACKAGE);
     let fabric = TestFabric::new();
     let options = ["--host", "alpha"];
-    pingpong(&fabric, &["-e", "rdm", "-c"]).run(&options, &options);
-    let mut over_device = pingpong(&fabric, &["-e", "rdm", "-c"]);
+    Dialogue::pingpong(&fabric, "-c").run(&options, &options);
+    let mut over_device = Dialogue::pingpong(&fabric, "-c");
     over_device.environment = &[("FI_EFA_ENABLE_SHM_TRANSFER", "0")];
     over_device.run(&options, &options);
 }
@@ -65,7 +57,7 @@ fn pingpong_over_a_bad_network() {
     let options = words(
         "--seed 7 --latency 20us --jitter 50us --paths 8 --loss 0.01 --rnr 0.01 --qpn-reuse lowest",
     );
-    let dialogue = pingpong(&fabric, &["-e", "rdm", "-c", "-I", "5"]);
+    let dialogue = Dialogue::pingpong(&fabric, "-c -I 5");
     let [_, client] = dialogue.run(&options, &options);
     assert_eq!(sizes(&client), ALL_SIZES);
 }
@@ -81,7 +73,7 @@ fn a_killed_side_leaves_nothing_behind() {
     needs!("fi_pingpong", PACKAGE);
     let fabric = TestFabric::new();
     for kill_client in [true, false] {
-        let mut long = pingpong(&fabric, &["-e", "rdm", "-I", "100000000", "-S", "65536"]);
+        let mut long = Dialogue::pingpong(&fabric, "-I 100000000 -S 65536");
         long.environment = &NO_FOREIGN_HANDLER;
         let server = long.server(&["--host", SERVER]);
         let client = long.client(&["--host", CLIENT]);
@@ -95,7 +87,7 @@ fn a_killed_side_leaves_nothing_behind() {
         assert_eq!(killed.wait().code(), 137, "the program's fate is reported");
         survivor.signal(libc::SIGTERM);
         survivor.wait();
-        pingpong(&fabric, &["-e", "rdm", "-c", "-I", "3"]).run(&[], &[]);
+        Dialogue::pingpong(&fabric, "-c -I 3").run(&[], &[]);
         assert_eq!(fabric.ps().lines().count(), 1, "{}", fabric.ps());
         for gid in gids {
             let objects = files_with(Path::new("/dev/shm"), &gid);

@@ -32,9 +32,9 @@ fn received(options: &[&str]) -> Recorded {
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let file = directory.path().join("server.pcapng");
-    let rounds = ROUNDS.to_string();
     // 256 KiB are about 30 packets.
-    let dialogue = Dialogue::pingpong(&fabric, &rounds, "262144", &["-c"]);
+    let messages = format!("-I {ROUNDS} -S 262144 -c");
+    let dialogue = Dialogue::pingpong(&fabric, &messages);
     let device = ["--profile", "efa0"];
     let capture = ["--pcap", file.to_str().unwrap()];
     dialogue.run(
@@ -235,7 +235,7 @@ fn numbers_are_reused_by_the_policy() {
         let sleeper = fabric.sleeper("server");
         // With a single message, the server would not check its answer after posting it. libfabric
         // sends an answer again if a slow client had no buffer for it.
-        let dialogue = Dialogue::pingpong(&fabric, "3", "64", &[]);
+        let dialogue = Dialogue::pingpong(&fabric, "-I 3 -S 64");
         let numbers: Vec<_> = ["first", "second"]
             .map(|name| {
                 let file = directory.path().join(name);
