@@ -5,9 +5,13 @@
 //! this machine lacks, their packages (`scripts/userland`); without a package, its tests print a
 //! message.
 
+use std::path::Path;
+
 use efa_commands::installation::Installation;
 use efa_interop::{Lab, NotMeasured, Outcome, Selection};
 use efa_play::player::Launcher;
+use efa_testing::patience::Wait;
+use efa_testing::programs::Program;
 use efa_testing::workspace;
 
 /// Runs the named cells of a group; each must work.
@@ -91,4 +95,46 @@ cells! {
     /// long one.
     fn the_network_outlives_twenty_kills() => "kill",
         "kill-20 fi_pingpong";
+}
+
+/// The names of processes in a directory.
+fn processes_in(directory: &Path) -> Vec<String> {
+    let processes = std::fs::read_dir("/proc").unwrap().flatten();
+    let processes = processes.map(|process| process.path()).filter(|process| {
+        let current = std::fs::read_link(process.join("cwd"));
+        current.is_ok_and(|current| current.starts_with(directory))
+    });
+    let names = processes.filter_map(|process| std::fs::read_to_string(process.join("comm")).ok());
+    names.map(|name| name.trim_end().to_owned()).collect()
+}
+
+/// The launcher's daemon on the other machine is in a session of its own.
+#[test]
+fn ranks_on_machines_end_with_the_program() {
+    let directory = tempfile::tempdir().unwrap();
+    let cell = "mpi openmpi-4.1.4 efa C 2 ranks 2 machines";
+    let words = ["interop", "--group", "machines", "--filter", cell];
+    let mut command = workspace::efa_conformance(&words);
+    command.arg("--directory").arg(directory.path());
+    let program = Program::start(command);
+    let wait = Wait::start();
+    let ranks = |name: &String| name == "program";
+    while processes_in(directory.path())
+        .into_iter()
+        .filter(ranks)
+        .count()
+        < 2
+    {
+        if program.said().contains("SKIP") {
+            efa_testing::skip(program.said());
+            return;
+        }
+        wait.pause(|| format!("no ranks: {}", program.said()));
+    }
+    program.signal(libc::SIGTERM);
+    assert_eq!(program.wait().code(), 128 + libc::SIGTERM);
+    let wait = Wait::start();
+    while !processes_in(directory.path()).is_empty() {
+        wait.pause(|| format!("left: {:?}", processes_in(directory.path())));
+    }
 }

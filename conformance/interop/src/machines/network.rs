@@ -9,7 +9,8 @@
 //!
 //! Each machine has a separate host name, network, System V shared memory and `/dev/shm`, and
 //! shares files and processes with this machine. The namespaces end with the processes that hold
-//! them, which exit when their standard input is closed, and so with the harness.
+//! them and with all others there ([`ENDING`]), when their standard input is closed, and so with the
+//! harness.
 
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
@@ -28,6 +29,20 @@ const FORWARDER: &str = "conformance/interop/machines/forward.py";
 /// Variables of this process that are passed to commands on machines, like those of a login. Other
 /// variables could select devices or libraries of this machine.
 const KEPT: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "TMPDIR", "RUST_BACKTRACE"];
+
+/// The start of the scripts that make namespaces. After their standard input was closed, by `drop` or
+/// by the end of this program, it ends all processes in the network: a launcher's daemons are in
+/// sessions of their own, as it is itself, which ends with no group of processes.
+const ENDING: &str = r#"exec 3<&0; setsid sh -c '
+cat
+for signal in TERM KILL; do
+  for process in /proc/[0-9]*; do
+    [ $process = /proc/$$ ] || [ "$(readlink $process/ns/net)" != "$(readlink /proc/$$/ns/net)" ] ||
+      kill -$signal ${process#/proc/}
+  done
+  [ $signal = KILL ] || sleep 2
+done' <&3 >/dev/null 2>&1 &
+"#;
 
 /// How bridges are started.
 #[derive(Clone, Copy)]
@@ -86,8 +101,10 @@ impl<'a> Machines<'a> {
         let is_root = unsafe { libc::geteuid() } == 0;
         let temporary = (!is_root).then(own_temporary).transpose();
         let temporary = temporary.map_err(NotMeasured::failed)?;
-        let script = "ip link set lo up && ip link add name br0 type bridge && \
-                      ip addr add 10.61.0.254/24 dev br0 && ip link set br0 up";
+        let script = format!(
+            "{ENDING}ip link set lo up && ip link add name br0 type bridge && \
+             ip addr add 10.61.0.254/24 dev br0 && ip link set br0 up"
+        );
         let hosts = bench.directory().join("hosts");
         let lines: String = (0..count)
             .map(|number| format!("{} m{number}\n", address(number)))
@@ -98,7 +115,7 @@ impl<'a> Machines<'a> {
             bench,
             machines: Vec::new(),
             forwarder: None,
-            hub: Namespaces::make(&["--net"], None, script).map_err(skipped)?,
+            hub: Namespaces::make(&["--net"], None, &script).map_err(skipped)?,
             bridge_options,
             key: bench.directory().join("key"),
             is_root,
@@ -125,7 +142,7 @@ impl<'a> Machines<'a> {
         let name = format!("m{number}");
         let address = address(number);
         let script = format!(
-            "hostname {name} && mount -t tmpfs tmpfs /dev/shm && mount --bind '{}' /etc/hosts && \
+            "{ENDING}hostname {name} && mount -t tmpfs tmpfs /dev/shm && mount --bind '{}' /etc/hosts && \
              ip link set lo up",
             hosts.display()
         );
