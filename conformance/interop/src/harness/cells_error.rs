@@ -51,7 +51,7 @@ pub enum CellsError {
     ProgramsOrExchange,
     #[error("`run`: {0}")]
     Words(#[from] SplitError),
-    #[error("`{0}` has neither host nor job nor guests")]
+    #[error("`{0}` has no host, job or guests, and is not local")]
     Nowhere(String),
     #[error("a job takes a cell with `mpi`")]
     JobWithoutMpi,

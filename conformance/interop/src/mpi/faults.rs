@@ -4,7 +4,6 @@ use std::process::Command;
 use std::time::{Duration, Instant};
 
 use super::library::{DEBIAN_MPICH, GROUP, Installation, Layout, MPICH, Transport};
-use super::own_tests;
 use super::parts::WILDCARDS;
 use super::segments::Segments;
 use crate::harness::volume::Volume;
@@ -22,7 +21,6 @@ pub(crate) fn cells(_: &Lab) -> Result<Vec<Cell>, CellsError> {
         }));
     }
     cells.push(Cell::new(GROUP, "mpich-4.0.2 ucx-ud", LIMIT, debian_mpich));
-    cells.push(own_tests::cell());
     Ok(cells)
 }
 

@@ -195,6 +195,7 @@ pub(crate) struct Installation {
     providers: Option<PathBuf>,
     mpiexec: PathBuf,
     mpicc: PathBuf,
+    /// The Python with mpi4py.
     python: PathBuf,
 }
 
@@ -252,11 +253,6 @@ impl Installation {
     /// The program that starts jobs.
     pub(crate) fn mpiexec(&self) -> &Path {
         &self.mpiexec
-    }
-
-    /// The Python with mpi4py.
-    pub(crate) fn interpreter(&self) -> &Path {
-        &self.python
     }
 
     /// Its programs, by their names in cells.

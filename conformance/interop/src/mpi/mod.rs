@@ -6,7 +6,6 @@
 mod endless;
 mod faults;
 mod library;
-mod own_tests;
 mod parts;
 mod segments;
 

@@ -81,9 +81,12 @@ pub(super) struct Program {
     /// Lists of variables, as for cells: there is a program for each combination.
     #[serde(default, rename = "each")]
     _each: VariableLists,
-    /// Its host, unless it belongs to an MPI job or runs in virtual machines.
+    /// Its host, unless it is local, belongs to an MPI job or runs in virtual machines.
     #[serde(default)]
     pub(super) host: String,
+    /// Whether it runs on this machine, outside of emulated hosts.
+    #[serde(default)]
+    pub(super) local: bool,
     /// The MPI job to which it belongs.
     pub(super) job: Option<Job>,
     /// Further options of `efa-emu vm`, which runs it in virtual machines. There a program that
@@ -195,7 +198,7 @@ impl Spec {
             }
             split_words(&program.run)?;
             match (&program.job, program.host.as_str()) {
-                (None, "") if program.guests.is_some() => {}
+                (None, "") if program.guests.is_some() || program.local => {}
                 (None, "") => return Err(CellsError::Nowhere(program.run.clone())),
                 (None, _) => {}
                 (Some(_), _) if self.mpi.is_none() => {

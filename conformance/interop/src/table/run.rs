@@ -77,6 +77,11 @@ impl Spec {
                     }
                     guests
                 }
+                None if program.local => {
+                    let mut command = Command::new(&words[0]);
+                    command.args(&words[1..]).envs(&program.env);
+                    Running::start(bench, program.run.clone(), command)?
+                }
                 None => {
                     let host = self.host(bench, program, &variables)?;
                     match program.listens {
@@ -327,6 +332,10 @@ impl Job {
         };
         let least = self.least()?;
         let hosts = Volume::of_hosts(&capture)?;
+        let wanted = self.layout()?.hosts;
+        if least > 0 && hosts.len() < wanted {
+            return failed(format!("it has {} of {wanted} hosts", hosts.len()));
+        }
         let devices = Volume::of_devices(&capture)?;
         for (host, sent) in &hosts {
             if sent.bytes < least {
