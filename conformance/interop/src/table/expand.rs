@@ -9,9 +9,9 @@ use super::format::{File, Spec};
 
 /// The names in texts of cells besides the variables of `each`: values that are known when the cell
 /// runs, and the words of [`super::format::Figure`].
-const NAMES: [&str; 16] = [
-    "address", "count", "data", "device", "dir", "distinct", "emulator", "fabric", "mpicc",
-    "mpiexec", "part", "path", "port", "python", "root", "sum",
+const NAMES: [&str; 19] = [
+    "address", "count", "data", "device", "dir", "distinct", "emulator", "fabric", "library",
+    "mpicc", "mpiexec", "part", "path", "port", "python", "root", "runner", "suite", "sum",
 ];
 
 /// Values by name.

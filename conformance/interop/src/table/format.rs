@@ -55,6 +55,8 @@ pub(super) struct Spec {
     pub(super) userland: String,
     /// An MPI library, for `{mpicc}`, `{mpiexec}` and `{python}` in programs.
     pub(super) mpi: Option<String>,
+    /// A release of libfabric, for `{library}`, and `{runner}` before programs that load it.
+    pub(super) library: Option<String>,
     /// The generation of the hosts' devices.
     pub(super) profile: Option<String>,
     /// A shell script that runs on this machine first. With the exit status 77 the cell is skipped,
@@ -188,6 +190,9 @@ impl Spec {
         }
         if let Some(mpi) = &self.mpi {
             Library::named(mpi)?;
+        }
+        if let Some(library) = &self.library {
+            Release::named(library)?;
         }
         for program in &self.program {
             if let Some(release) = &program.release {

@@ -185,13 +185,10 @@ impl Spec {
             Some(described) => described.part_id().unwrap_or_default(),
             None => Profile::default().part_id,
         };
-        // Cells on real hosts do not use it.
-        let emulator = bench.launcher().map_or_else(
-            |_| String::new(),
-            |launcher| launcher.efa_emu.display().to_string(),
-        );
+        let launcher = &bench.lab().launcher;
         let values = [
-            ("emulator", emulator),
+            ("emulator", launcher.efa_emu.display().to_string()),
+            ("suite", launcher.efa_conformance.display().to_string()),
             ("data", bench.data(DATA)),
             ("device", DEVICE_NAME.to_owned()),
             ("dir", bench.directory().display().to_string()),
@@ -203,6 +200,18 @@ impl Spec {
         let mut variables = Variables::from(values);
         if let Some(installation) = self.mpi(bench)? {
             variables.extend(installation.programs());
+        }
+        if let Some(name) = &self.library {
+            let release = Release::named(name)?;
+            let userland = release.userland(bench)?;
+            let library = release.library(userland.as_ref());
+            // Software of another Debian release needs its dynamic linker.
+            let runner = userland.map(|userland| format!("{} ", userland.runner().display()));
+            let values = [
+                ("library", library.display().to_string()),
+                ("runner", runner.unwrap_or_default()),
+            ];
+            variables.extend(values.map(|(name, value)| (name.to_owned(), value)));
         }
         Ok(variables)
     }
