@@ -14,7 +14,7 @@ use rand::Rng;
 
 use super::harness::survivors::{END, ENDLESS, Round, START, Survivors, rounds};
 use super::harness::{
-    Bench, Cell, CellResult, CellsError, Lab, NotMeasured, Running, await_some, installed,
+    Bench, Cell, CellResult, CellsError, Lab, NotMeasured, Running, await_some, failed, installed,
 };
 use super::mpi;
 
@@ -99,9 +99,9 @@ fn kills(bench: &Bench, count: u64, with_mpi: bool) -> CellResult {
     };
     let numbers_now = lowest_numbers(bench)?;
     if numbers_now != numbers {
-        return Err(NotMeasured::Failed(format!(
+        return Err(failed!(
             "the lowest free queue pair numbers are {numbers_now:?}, and were {numbers:?}"
-        )));
+        ));
     }
     let (server, client) = start_pair(bench, None, &["-c"])?;
     client.success()?;
@@ -170,14 +170,12 @@ fn kill_side(bench: &Bench, round: &mut Round, tally: &mut KillCounts) -> Result
     // The program that its `efa-emu run` has started.
     let process = victim.id();
     let program = await_some(START, || {
-        Ok(child_of(process).ok_or_else(|| format!("process {process} starts nothing")))
+        child_of(process).ok_or_else(|| failed!("process {process} starts nothing"))
     })?;
     kill(program);
     let ended = victim.wait()?.status;
     if ended.success() {
-        return Err(NotMeasured::Failed(format!(
-            "the killed side ended with {ended}"
-        )));
+        return Err(failed!("the killed side ended with {ended}"));
     }
     tally.survivors.end(survivor, NOTICE)
 }
@@ -199,20 +197,18 @@ fn kill_rank(
         let runs = all.filter(|one| !one.has_device && !others.contains(one));
         let ranks = runs.filter_map(|run| child_of(run.pid.cast_unsigned()));
         let ranks = <[i32; 2]>::try_from(ranks.collect::<Vec<_>>());
-        Ok(ranks.map_err(|_| "the job has not started its ranks".to_owned()))
+        ranks.map_err(|_| failed!("the job has not started its ranks"))
     })?;
     kill(ranks[round.random.random_range(0..2)]);
     match running.ends_within(END) {
-        Some(status) if status.success() => Err(NotMeasured::Failed(
-            "the job succeeded without its rank".into(),
-        )),
+        Some(status) if status.success() => Err(failed!("the job succeeded without its rank")),
         Some(_) => {
             tally.survivors.noticed += 1;
             Ok(())
         }
-        None => Err(NotMeasured::Failed(format!(
+        None => Err(failed!(
             "the job did not end within {END:?} of the death of a rank"
-        ))),
+        )),
     }
 }
 
@@ -240,10 +236,10 @@ fn await_queue_pairs(bench: &Bench) -> Result<Vec<HostStatus>, NotMeasured> {
         let hosts = list_hosts(bench.fabric()).map_err(NotMeasured::failed)?;
         let participants = hosts.iter().flat_map(|host| &host.participants);
         let open = participants.filter(|participant| !participant.queue_pairs.is_empty());
-        Ok(match open.count() {
+        match open.count() {
             2.. => Ok(hosts),
-            _ => Err(format!("no two sides with queue pairs within {START:?}")),
-        })
+            _ => Err(failed!("no two sides with queue pairs within {START:?}")),
+        }
     })
 }
 
@@ -258,10 +254,10 @@ fn await_left(bench: &Bench, count: usize) -> Result<(), NotMeasured> {
     await_some(END, || {
         let left = participants(bench)?;
         let is_met = left.len() == count && !left.iter().any(|one| one.has_device);
-        Ok(match is_met {
+        match is_met {
             true => Ok(()),
-            false => Err(format!("still in the network: {left:?}")),
-        })
+            false => Err(failed!("still in the network: {left:?}")),
+        }
     })
 }
 
@@ -273,10 +269,7 @@ fn expect_no_files(bench: &Bench, gids: &BTreeSet<String>) -> Result<(), NotMeas
         .join(format!("efa-emu-{user}"))
         .join(bench.fabric());
     if network.exists() {
-        return Err(NotMeasured::Failed(format!(
-            "{} is left",
-            network.display()
-        )));
+        return Err(failed!("{} is left", network.display()));
     }
     let objects = std::fs::read_dir(SHARED_MEMORY).map_err(NotMeasured::failed)?;
     // libfabric's names begin with the address of the endpoint.
@@ -287,7 +280,7 @@ fn expect_no_files(bench: &Bench, gids: &BTreeSet<String>) -> Result<(), NotMeas
         .collect();
     match left.is_empty() {
         true => Ok(()),
-        false => Err(NotMeasured::Failed(format!("{SHARED_MEMORY} has {left:?}"))),
+        false => Err(failed!("{SHARED_MEMORY} has {left:?}")),
     }
 }
 

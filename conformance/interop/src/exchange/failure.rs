@@ -1,11 +1,11 @@
 //! Failures with the name of the operation.
 
-use crate::harness::NotMeasured;
+use crate::harness::{NotMeasured, failed};
 
 /// Adds the name of the operation to a failure.
 pub(super) fn at(not_measured: NotMeasured, what: &str) -> NotMeasured {
     match not_measured {
-        NotMeasured::Failed(text) => NotMeasured::Failed(format!("{what}: {text}")),
+        NotMeasured::Failed(text) => failed!("{what}: {text}"),
         not_measured => not_measured,
     }
 }

@@ -5,7 +5,7 @@ use std::time::{Duration, Instant};
 use super::failure::at;
 use super::pair::{Pair, STALLED};
 use super::party::{INITIATOR, TARGET};
-use crate::harness::NotMeasured;
+use crate::harness::{NotMeasured, failed};
 use efa_core::wire::{AtomicDatatype, AtomicOp};
 use efa_play::application::{Request, Started, Token};
 use efa_play::drive::{Command, Event};
@@ -23,7 +23,7 @@ impl Pair<'_> {
             self.start(TARGET, Request::Register { payload, access }, None)?;
         match started {
             Started::Region(remote) => Ok((operation.1, remote)),
-            Started::Operation => Err(NotMeasured::Failed("registering gave no memory".into())),
+            Started::Operation => Err(failed!("registering gave no memory")),
         }
     }
 
@@ -92,14 +92,12 @@ impl Pair<'_> {
         while self.written.is_empty() {
             self.listen()?;
             if begin.elapsed() > STALLED || self.bench.left().is_zero() {
-                return Err(NotMeasured::Failed("its data never arrives".into()));
+                return Err(failed!("its data never arrives"));
             }
         }
         match std::mem::take(&mut self.written)[..] {
             [arrived] if arrived == data => Ok(()),
-            ref arrived => Err(NotMeasured::Failed(format!(
-                "the data that arrives is {arrived:x?}"
-            ))),
+            ref arrived => Err(failed!("the data that arrives is {arrived:x?}")),
         }
     }
 
@@ -230,9 +228,7 @@ impl Pair<'_> {
                     .zip(expected)
                     .position(|(found, expected)| found != expected)
                     .unwrap_or(found.len());
-                return Err(NotMeasured::Failed(format!(
-                    "element {wrong} of memory is wrong"
-                )));
+                return Err(failed!("element {wrong} of memory is wrong"));
             }
             std::thread::sleep(POLL_INTERVAL);
         }

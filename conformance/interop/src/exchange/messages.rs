@@ -7,7 +7,7 @@ use super::failure::at_size;
 use super::pair::Pair;
 use super::party::{INITIATOR, TARGET};
 use super::topic::{Message, Topic};
-use crate::harness::NotMeasured;
+use crate::harness::{NotMeasured, failed};
 
 /// The numbers of elements of atomics. The largest fits into a packet of each profile.
 const ELEMENTS: [usize; 4] = [1, 8, 500, 1000];
@@ -76,16 +76,10 @@ impl Pair<'_> {
             self.wait(sent, None)?;
         }
         if message.tag.is_some_and(|tag| tag != report.tag) {
-            return Err(NotMeasured::Failed(format!(
-                "the tag that arrives is {:#x}",
-                report.tag
-            )));
+            return Err(failed!("the tag that arrives is {:#x}", report.tag));
         }
         if report.data != message.data {
-            return Err(NotMeasured::Failed(format!(
-                "the data that arrives is {:x?}",
-                report.data
-            )));
+            return Err(failed!("the data that arrives is {:x?}", report.data));
         }
         self.count(size);
         Ok(())

@@ -6,7 +6,7 @@ use std::time::{Duration, Instant};
 
 use super::party::{INITIATOR, Party, TARGET};
 use super::verified::Verified;
-use crate::harness::{Bench, NotMeasured};
+use crate::harness::{Bench, NotMeasured, failed};
 use efa_play::application::{Report, Request, Started, Token};
 use efa_play::drive::{Bytes, Command, Event, Line};
 use efa_play::player::{self, Player, PlayerError, Program};
@@ -209,10 +209,7 @@ impl<'a> Pair<'a> {
                     self.listen()?;
                 }
                 Err(Event::Again {}) => {
-                    return Err(NotMeasured::Failed(format!(
-                        "there is never room for it: {}",
-                        command.line()
-                    )));
+                    return Err(failed!("there is never room for it: {}", command.line()));
                 }
                 Err(event) => return Err(self.unexpected(at, &event)),
             }
@@ -250,17 +247,16 @@ impl<'a> Pair<'a> {
             }
             if quiet_since.elapsed() > STALLED || self.bench.left().is_zero() {
                 let endpoint = self.players[operation.0].endpoint();
-                return Err(NotMeasured::Failed(format!(
-                    "endpoint `{endpoint}` never completes it"
-                )));
+                return Err(failed!("endpoint `{endpoint}` never completes it"));
             }
         };
         if let Some(failure) = &report.failure {
             let endpoint = self.players[operation.0].endpoint();
-            return Err(NotMeasured::Failed(format!(
+            return Err(failed!(
                 "endpoint `{endpoint}` ends it with error {}: {}",
-                failure.code, failure.text
-            )));
+                failure.code,
+                failure.text
+            ));
         }
         if let Some(difference) = &report.difference {
             return Err(NotMeasured::Failed(difference.to_string()));
@@ -268,10 +264,7 @@ impl<'a> Pair<'a> {
         if let Some(length) = length
             && report.length != length as u64
         {
-            return Err(NotMeasured::Failed(format!(
-                "{} bytes arrive",
-                report.length
-            )));
+            return Err(failed!("{} bytes arrive", report.length));
         }
         Ok(report)
     }

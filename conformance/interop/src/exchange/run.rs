@@ -6,7 +6,7 @@ use super::pair::Pair;
 use super::party::Party;
 use super::topic::Topic;
 use super::verified::Verified;
-use crate::harness::{Bench, NotMeasured};
+use crate::harness::{Bench, NotMeasured, failed};
 
 /// Exchanges `topic` between the first party and the second, in each size of `sizes` in bytes.
 pub fn exchange(
@@ -44,9 +44,8 @@ pub fn exchange(
 /// Stores a capture from another host. Emulated hosts write theirs directly.
 fn keep(bytes: &[u8], capture: Option<PathBuf>) -> Result<(), NotMeasured> {
     match capture {
-        Some(path) if !bytes.is_empty() => std::fs::write(&path, bytes).map_err(|error| {
-            NotMeasured::Failed(format!("cannot write {}: {error}", path.display()))
-        }),
+        Some(path) if !bytes.is_empty() => std::fs::write(&path, bytes)
+            .map_err(|error| failed!("cannot write {}: {error}", path.display())),
         _ => Ok(()),
     }
 }

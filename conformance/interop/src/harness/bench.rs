@@ -8,7 +8,7 @@ use super::host::Host;
 use super::hosts::{DescribedHost, Hosts};
 use super::installed::installed;
 use super::lab::{Lab, Userland};
-use super::not_measured::NotMeasured;
+use super::not_measured::{NotMeasured, failed};
 use super::traffic::Traffic;
 use efa_check::capture::Capture;
 use efa_check::check::check;
@@ -57,7 +57,7 @@ impl<'a> Bench<'a> {
             Err(error) if error.kind() != std::io::ErrorKind::NotFound => Err(error),
             _ => std::fs::create_dir_all(&directory),
         };
-        made.map_err(|error| NotMeasured::Failed(format!("{}: {error}", directory.display())))?;
+        made.map_err(|error| failed!("{}: {error}", directory.display()))?;
         let mut launcher = lab.launcher.clone();
         let number = RUN.fetch_add(1, Ordering::Relaxed);
         launcher.fabric = format!("{}-{number}", launcher.fabric);

@@ -12,7 +12,7 @@ use serde::{Deserialize, Deserializer};
 
 use super::bench::Bench;
 use super::cells_error::CellsError;
-use super::not_measured::{CellResult, NotMeasured};
+use super::not_measured::{CellResult, NotMeasured, failed};
 
 const TEXT: &str = include_str!("../../cells/known.toml");
 
@@ -82,14 +82,14 @@ impl KnownFault {
                     capture: bench.capture(self.captures.first().map_or("", String::as_str)),
                 })
             }
-            Err(NotMeasured::Failed(text)) => Err(NotMeasured::Failed(format!(
+            Err(NotMeasured::Failed(text)) => Err(failed!(
                 "{text}\nthis is not the fault of stock software that is listed: {}",
                 self.reason
-            ))),
-            Ok(_) => Err(NotMeasured::Failed(format!(
+            )),
+            Ok(_) => Err(failed!(
                 "this works, but is listed as a fault of stock software: {}",
                 self.reason
-            ))),
+            )),
             other => other,
         }
     }

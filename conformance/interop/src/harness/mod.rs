@@ -24,6 +24,7 @@ pub use host::Host;
 pub use hosts::{Hosts, HostsError};
 pub(crate) use installed::installed;
 pub use lab::{Lab, Selection, Userland};
+pub(crate) use not_measured::failed;
 pub use not_measured::{CellResult, NotMeasured};
 pub use process::{Finished, Running};
 pub(crate) use waiting::await_some;

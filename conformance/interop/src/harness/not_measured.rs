@@ -10,13 +10,16 @@ use super::cells_error::CellsError;
 pub type CellResult = Result<String, NotMeasured>;
 
 /// The reason why there is no measurement.
-#[derive(Clone, PartialEq, Eq, Debug)]
+#[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum NotMeasured {
     /// It failed. The first line is the reason, the others are details.
+    #[error("{0}")]
     Failed(String),
     /// It was not run, because the environment lacks a requirement.
+    #[error("{0}")]
     Skipped(String),
     /// It fails because of a fault of stock software.
+    #[error("{reason}")]
     Known {
         reason: String,
         /// The traffic that shows it.
@@ -31,11 +34,13 @@ impl NotMeasured {
     }
 }
 
-impl From<String> for NotMeasured {
-    fn from(reason: String) -> Self {
-        NotMeasured::Failed(reason)
-    }
+/// [`NotMeasured::Failed`] with a reason in the form of `format!`.
+macro_rules! failed {
+    ($($reason:tt)*) => {
+        $crate::harness::NotMeasured::Failed(format!($($reason)*))
+    };
 }
+pub(crate) use failed;
 
 impl From<CellsError> for NotMeasured {
     fn from(error: CellsError) -> Self {

@@ -9,7 +9,7 @@ use std::thread;
 use std::time::{Duration, Instant};
 
 use super::bench::Bench;
-use super::not_measured::NotMeasured;
+use super::not_measured::{NotMeasured, failed};
 use efa_commands::ports::{is_listened_on, is_listened_on_beside};
 use efa_play::drive::{LONGEST_ANSWER, Line};
 use efa_play::player::hosted::HostedEvent;
@@ -186,7 +186,7 @@ impl<'a> Running<'a> {
         contain(&mut command);
         let mut child = command
             .spawn()
-            .map_err(|error| NotMeasured::Failed(format!("cannot start {what}: {error}")))?;
+            .map_err(|error| failed!("cannot start {what}: {error}"))?;
         let (stdout, stderr) = (Output::default(), Output::default());
         let mut readers = Vec::new();
         readers.extend(child.stderr.take().map(|pipe| stderr.follow(pipe)));

@@ -6,7 +6,7 @@ use std::time::Duration;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::not_measured::NotMeasured;
+use super::not_measured::{NotMeasured, failed};
 use super::process::Running;
 
 /// The seed of the times, which a failing cell reports.
@@ -36,7 +36,7 @@ pub(crate) fn rounds(
         let random = SmallRng::seed_from_u64(SEED + number);
         run(&mut Round { number, random }).map_err(|not_measured| match not_measured {
             NotMeasured::Failed(text) => {
-                NotMeasured::Failed(format!("kill {number} of seed {SEED:#x}: {text}"))
+                failed!("kill {number} of seed {SEED:#x}: {text}")
             }
             other => other,
         })?;
@@ -93,10 +93,10 @@ impl Survivors {
         survivor.terminate();
         match survivor.ends_within(END) {
             Some(_) => Ok(()),
-            None => Err(NotMeasured::Failed(format!(
+            None => Err(failed!(
                 "the survivor, process {}, did not end within {END:?} of SIGTERM",
                 survivor.id()
-            ))),
+            )),
         }
     }
 }

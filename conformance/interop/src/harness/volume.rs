@@ -7,7 +7,7 @@ use std::path::Path;
 use efa_capture::frame::{FrameKind, RocePacket, roce_packet};
 use efa_capture::{Direction, Reader};
 
-use super::not_measured::NotMeasured;
+use super::not_measured::{NotMeasured, failed};
 
 /// Volume of frames from a host to others.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
@@ -70,11 +70,7 @@ impl Volume {
                 continue;
             }
             let frame = captured.frame.map_err(|error| {
-                NotMeasured::Failed(format!(
-                    "{}: frame {}: {error}",
-                    capture.display(),
-                    captured.number
-                ))
+                failed!("{}: frame {}: {error}", capture.display(), captured.number)
             })?;
             if !is_outbound || frame.source == frame.destination {
                 continue;

@@ -12,7 +12,7 @@ use std::time::{Duration, Instant};
 
 use super::GROUP;
 use super::release::{Release, V1_11, V1_17, V2_1, V2_5, V2_5_OPENMPI};
-use crate::harness::{Bench, Cell, CellResult, NotMeasured, Running, installed};
+use crate::harness::{Bench, Cell, CellResult, NotMeasured, Running, failed, installed};
 
 const LIMIT: Duration = Duration::from_secs(120);
 
@@ -134,17 +134,18 @@ fn measure(bench: &Bench, case: &Case) -> CellResult {
         let finished = sleeper.wait()?;
         let said = finished.stdout.trim();
         if finished.status.code() != Some(REFUSED) || said != NOT_IMPLEMENTED {
-            return Err(NotMeasured::Failed(format!(
+            return Err(failed!(
                 "{}: not refused\n{said}\n{}",
-                finished.status, finished.stderr
-            )));
+                finished.status,
+                finished.stderr
+            ));
         }
         return Ok(format!("fi_cq_open with a wait object: {said}"));
     }
     // The address ends with a full stop.
     sleeper.printed(".\n")?;
-    let (thread, address) = introduction(&sleeper.output())
-        .ok_or_else(|| NotMeasured::Failed(format!("printed `{}`", sleeper.output())))?;
+    let (thread, address) =
+        introduction(&sleeper.output()).ok_or_else(|| failed!("printed `{}`", sleeper.output()))?;
     let (fifo, mut demands) = fifo(bench)?;
     let words = |count| [&program, "send", case.fabric, &address, count, &fifo].map(str::to_owned);
     let mut sender = host("sender")?.start(&words(&count))?;
@@ -178,10 +179,7 @@ fn measure(bench: &Bench, case: &Case) -> CellResult {
     let finished = sleeper.success()?;
     if !finished.stdout.contains("woken 0 times by nothing") {
         let reason = "fi_cq_sread came back without a message";
-        return Err(NotMeasured::Failed(format!(
-            "{reason}\n{}",
-            finished.stdout
-        )));
+        return Err(failed!("{reason}\n{}", finished.stdout));
     }
     Ok(format!("{MESSAGES} messages verified; {quiet}"))
 }
@@ -222,12 +220,11 @@ impl ThreadAccounting {
         let read = |file: &str| {
             let path = format!("/proc/{thread}/{file}");
             std::fs::read_to_string(&path)
-                .map_err(|error| NotMeasured::Failed(format!("{path}: {error}; has it ended?")))
+                .map_err(|error| failed!("{path}: {error}; has it ended?"))
         };
         let (status, schedule) = (read("status")?, read("schedstat")?);
-        ThreadAccounting::parse(&status, &schedule).ok_or_else(|| {
-            NotMeasured::Failed(format!("no accounts of a thread in\n{status}{schedule}"))
-        })
+        ThreadAccounting::parse(&status, &schedule)
+            .ok_or_else(|| failed!("no accounts of a thread in\n{status}{schedule}"))
     }
 
     /// Reads the files `status` and `schedstat` of proc.
@@ -257,9 +254,7 @@ fn asleep(bench: &Bench, thread: u32, sleep: Sleep) -> Result<ThreadAccounting, 
             return Ok(after);
         }
         if bench.left().is_zero() {
-            return Err(NotMeasured::Failed(format!(
-                "the thread does not fall asleep: {after:?}"
-            )));
+            return Err(failed!("the thread does not fall asleep: {after:?}"));
         }
     }
 }
@@ -301,7 +296,7 @@ impl IdlePeriod {
         };
         match slept {
             true => Ok(()),
-            false => Err(NotMeasured::Failed(format!("no message came, but {self}"))),
+            false => Err(failed!("no message came, but {self}")),
         }
     }
 }

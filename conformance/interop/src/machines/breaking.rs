@@ -13,7 +13,9 @@ use rand::{Rng, SeedableRng};
 use super::limits::{GROUP, START};
 use super::network::{BridgeOptions, Machines};
 use crate::harness::survivors::{END, ENDLESS, SEED, Survivors, rounds};
-use crate::harness::{Bench, Cell, CellResult, NotMeasured, Running, await_some, installed};
+use crate::harness::{
+    Bench, Cell, CellResult, NotMeasured, Running, await_some, failed, installed,
+};
 
 /// The servers' port, which can be the same on all machines, because their ports are separate.
 const PORT: u16 = 47592;
@@ -86,7 +88,7 @@ fn pingpong(machines: &Machines, pair: [usize; 2], options: &[&str]) -> CellResu
     let sizes = printed.lines().filter(|line| line.contains('=')).count();
     let time = begin.elapsed().as_secs_f64();
     match sizes {
-        0 => Err(NotMeasured::Failed(format!("nothing was sent: {printed}"))),
+        0 => Err(failed!("nothing was sent: {printed}")),
         _ => Ok(format!("{sizes} sizes checked in {time:.1} s")),
     }
 }
@@ -105,7 +107,7 @@ fn captures(bench: &Bench) -> CellResult {
     server.success()?;
     match bench.checked(&["m0", "m1"])? {
         frames @ 100.. => Ok(format!("{frames} frames, 0 errors")),
-        frames => Err(NotMeasured::Failed(format!("only {frames} frames"))),
+        frames => Err(failed!("only {frames} frames")),
     }
 }
 
@@ -129,9 +131,7 @@ fn slow(bench: &Bench) -> CellResult {
     let measured = pingpong(&machines, [0, 1], &["-I", "5", "-S", "all"])?;
     let dropped = machines.dropped(0)? + machines.dropped(1)?;
     match dropped {
-        0 => Err(NotMeasured::Failed(format!(
-            "{measured}, but nothing was lost"
-        ))),
+        0 => Err(failed!("{measured}, but nothing was lost")),
         _ => Ok(format!("{measured}; {dropped} packets dropped")),
     }
 }
@@ -161,9 +161,7 @@ fn short_partition(bench: &Bench) -> CellResult {
     client.success()?;
     server.success()?;
     match cuts {
-        0 => Err(NotMeasured::Failed(
-            "it ended before the link was cut".into(),
-        )),
+        0 => Err(failed!("it ended before the link was cut")),
         _ => Ok(format!("3000 messages each way checked, {cuts} cuts")),
     }
 }
@@ -204,16 +202,14 @@ fn long_partition(bench: &Bench) -> CellResult {
     let cut = Instant::now();
     let status = client
         .ends_within(END)
-        .ok_or_else(|| NotMeasured::Failed("the client has not noticed".into()))?;
+        .ok_or_else(|| failed!("the client has not noticed"))?;
     let noticed = cut.elapsed();
     let finished = client.wait()?;
     let said = format!("{}{}", finished.stdout, finished.stderr);
     // perftest prints the device's own status, which is 'unresponsive remote', as the vendor's.
     let unresponsive = format!("syndrom {:#x}", Status::LocalUnresponsiveRemote.code());
     if status.success() || !said.contains(&unresponsive) {
-        return Err(NotMeasured::Failed(format!(
-            "the client ended ({status}): {said}"
-        )));
+        return Err(failed!("the client ended ({status}): {said}"));
     }
     let others = pingpong(&machines, [0, 2], &["-I", "10", "-S", "all"])?;
     drop(server);
@@ -310,10 +306,10 @@ fn await_queue_pairs(
         let hosts = fabric.hosts().map_err(NotMeasured::failed)?;
         let own = hosts.iter().filter(|host| host.machine.is_none());
         let mut participants = own.flat_map(|host| &host.participants);
-        Ok(match participants.any(|one| !one.queue_pairs.is_empty()) {
+        match participants.any(|one| !one.queue_pairs.is_empty()) {
             true => Ok(()),
-            false => Err(format!("no side with a queue pair within {START:?}")),
-        })
+            false => Err(failed!("no side with a queue pair within {START:?}")),
+        }
     })
 }
 
@@ -329,7 +325,7 @@ fn end_without_trace(bench: &Bench, machines: &mut Machines) -> Result<(), NotMe
             .flat_map(|path| within(&path, bench.fabric()))
             .collect();
         if !left.is_empty() {
-            return Err(NotMeasured::Failed(format!("m{machine} has {left:?} left")));
+            return Err(failed!("m{machine} has {left:?} left"));
         }
     }
     Ok(())

@@ -10,7 +10,7 @@ use efa_play::player::quote;
 use super::jobs::{self, run_parts};
 use super::limits::{END, GROUP, START, nothing_is_left};
 use super::network::{BridgeOptions, Machines};
-use crate::harness::{Bench, Cell, CellResult, Finished, NotMeasured, Running};
+use crate::harness::{Bench, Cell, CellResult, Finished, NotMeasured, Running, failed};
 use crate::mpi::{DEBIAN_OPENMPI, Installation, Layout, Library, MPICH, OPENMPI, Transport};
 
 const LIBRARIES: [&Library; 3] = [&DEBIAN_OPENMPI, &OPENMPI, &MPICH];
@@ -135,9 +135,7 @@ fn cluster_on<'a>(
 fn expect(what: &str, found: &str, expected: &str) -> Result<(), NotMeasured> {
     match found == expected {
         true => Ok(()),
-        false => Err(NotMeasured::Failed(format!(
-            "{what}: {found:?} in the place of {expected:?}"
-        ))),
+        false => Err(failed!("{what}: {found:?} in the place of {expected:?}")),
     }
 }
 
@@ -183,10 +181,11 @@ fn two_at_a_time(bench: &Bench) -> CellResult {
     // The port is in use.
     let refused = cluster_on(&other, bench, &machines, 2, &first, "true")?.wait()?;
     if refused.status.success() || !refused.stderr.contains("--uplink-port") {
-        return Err(NotMeasured::Failed(format!(
+        return Err(failed!(
             "the second cluster does not say that it needs another port: {}: {}",
-            refused.status, refused.stderr
-        )));
+            refused.status,
+            refused.stderr
+        ));
     }
     let second = [&first[..], &["--uplink-port".into(), "61346".into()]].concat();
     let beside = cluster_on(&other, bench, &machines, 2, &second, names)?.success()?;
@@ -221,10 +220,7 @@ fn a_part_ends(bench: &Bench) -> CellResult {
     let notice = "the part of the cluster on the machine m1 has ended";
     match finished.stderr.contains(notice) {
         true => Ok(notice.into()),
-        false => Err(NotMeasured::Failed(format!(
-            "nothing is said of it: {}",
-            finished.stderr
-        ))),
+        false => Err(failed!("nothing is said of it: {}", finished.stderr)),
     }
 }
 
@@ -236,10 +232,12 @@ fn killed(bench: &Bench) -> CellResult {
     let options = options(bench, &machines)?;
     let finished = cluster(bench, &machines, 2, &options, script)?.wait()?;
     if finished.status.success() || !finished.stdout.ends_with("runs\n") {
-        return Err(NotMeasured::Failed(format!(
+        return Err(failed!(
             "it was not killed while it ran ({}): {}{}",
-            finished.status, finished.stdout, finished.stderr
-        )));
+            finished.status,
+            finished.stdout,
+            finished.stderr
+        ));
     }
     nothing_is_left(bench, &machines)?;
     Ok("the other part ended with it".into())
@@ -271,10 +269,11 @@ fn mistakes(bench: &Bench) -> CellResult {
     for (options, text) in cases {
         let finished = cluster(bench, &machines, 4, &options, "true")?.wait()?;
         if finished.status.success() || !finished.stderr.contains(text) {
-            return Err(NotMeasured::Failed(format!(
+            return Err(failed!(
                 "{text:?} was not printed: {}: {}",
-                finished.status, finished.stderr
-            )));
+                finished.status,
+                finished.stderr
+            ));
         }
     }
     Ok(format!("{count} mistakes"))

@@ -13,7 +13,7 @@ use efa_play::libfabric::Provider;
 use efa_play::player::join;
 
 use crate::harness::volume::Volume;
-use crate::harness::{Bench, Cell, CellResult, NotMeasured, Running, installed};
+use crate::harness::{Bench, Cell, CellResult, NotMeasured, Running, failed, installed};
 use crate::mpi::{self, DEBIAN_OPENMPI, Installation, Library, MPICH, OPENMPI, Transport};
 
 /// Generous, because eight busy-waiting ranks and four bridges share few processors.
@@ -181,12 +181,12 @@ pub(super) fn run_parts(
         let recorders = Recorders::start(bench, machines, part)?;
         let finished = Running::start(bench, part.to_owned(), command)?.success()?;
         checks += mpi::checks_of(&finished.stdout, part)
-            .ok_or_else(|| NotMeasured::Failed(format!("{part} printed {:?}", finished.stdout)))?;
+            .ok_or_else(|| failed!("{part} printed {:?}", finished.stdout))?;
         for (machine, sent) in recorders.end()?.into_iter().enumerate() {
             if part == "p2p" && sent.bytes < LEAST {
-                return Err(NotMeasured::Failed(format!(
+                return Err(failed!(
                     "{part}: m{machine} has sent {sent}, but {LEAST} bytes must have gone to others"
-                )));
+                ));
             }
             sum += sent;
         }

@@ -5,7 +5,7 @@ use std::time::Duration;
 use efa_shm::SHARED_MEMORY;
 
 use super::network::Machines;
-use crate::harness::{Bench, NotMeasured, Running, await_some};
+use crate::harness::{Bench, NotMeasured, Running, await_some, failed};
 
 pub(super) const GROUP: &str = "machines";
 
@@ -22,12 +22,12 @@ pub(super) fn nothing_is_left(bench: &Bench, machines: &Machines) -> Result<(), 
             let mut command = machines.command(machine);
             command.args(["find", SHARED_MEMORY, "-name", bench.fabric()]);
             let found = Running::start(bench, "find".into(), command)?.success()?;
-            Ok(match found.stdout.is_empty() {
+            match found.stdout.is_empty() {
                 true => Ok(()),
-                false => Err(format!(
+                false => Err(failed!(
                     "m{machine} has its fabric for {END:?} after the end"
                 )),
-            })
+            }
         })?;
     }
     Ok(())

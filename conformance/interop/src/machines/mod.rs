@@ -53,8 +53,7 @@ fn on_two_hosts(bench: &Bench, cell: &Cell) -> CellResult {
     };
     let shell = machines.shell_of_hosts()?.display().to_string();
     let reach = RemoteAccess {
-        shell: RemoteShell::from_str(&shell)
-            .map_err(|error| NotMeasured::Failed(error.to_string()))?,
+        shell: RemoteShell::from_str(&shell).map_err(NotMeasured::failed)?,
         program: bench.lab().launcher.efa_conformance.display().to_string(),
         limit: START,
     };

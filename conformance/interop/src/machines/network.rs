@@ -21,7 +21,7 @@ use std::time::Duration;
 use efa_commands::namespaces::{NamespaceError, Namespaces};
 use efa_play::player::quote;
 
-use crate::harness::{Bench, Finished, NotMeasured, Running, installed};
+use crate::harness::{Bench, Finished, NotMeasured, Running, failed, installed};
 
 /// The program that forwards frames instead of a kernel bridge, by its name in the repository.
 const FORWARDER: &str = "conformance/interop/machines/forward.py";
@@ -344,7 +344,7 @@ impl<'a> Machines<'a> {
         let text = format!("connected with m{other}\n");
         match &mut self.machines[machine].bridge {
             Some(bridge) => bridge.printed_times(&text, times),
-            None => Err(NotMeasured::Failed(format!("m{machine} has no bridge"))),
+            None => Err(failed!("m{machine} has no bridge")),
         }
     }
 
@@ -394,7 +394,7 @@ impl<'a> Machines<'a> {
             let digits: String = rest.chars().take_while(char::is_ascii_digit).collect();
             digits.parse().ok()
         });
-        number.ok_or_else(|| NotMeasured::Failed(format!("tc shows no drops: {shown}")))
+        number.ok_or_else(|| failed!("tc shows no drops: {shown}"))
     }
 
     /// Replaces the kernel bridge by a program that drops some frames, and delays each by a random

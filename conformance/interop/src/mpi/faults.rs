@@ -7,7 +7,7 @@ use super::library::{DEBIAN_MPICH, GROUP, Installation, Layout, MPICH, Transport
 use super::parts::WILDCARDS;
 use super::segments::Segments;
 use crate::harness::volume::Volume;
-use crate::harness::{Bench, Cell, CellResult, CellsError, Lab, NotMeasured, Running};
+use crate::harness::{Bench, Cell, CellResult, CellsError, Lab, NotMeasured, Running, failed};
 
 /// Generous, because eight busy-waiting ranks share few processors.
 const LIMIT: Duration = Duration::from_secs(300);
@@ -49,18 +49,16 @@ fn lost_wildcards(bench: &Bench, transport: Transport) -> CellResult {
     let begin = Instant::now();
     for (way, job) in &mut jobs {
         if let Some(status) = job.ends_within(FOR_EVER.saturating_sub(begin.elapsed())) {
-            return Err(NotMeasured::Failed(format!(
+            return Err(failed!(
                 "the job over {way} ended ({status}), against what this cell knows"
-            )));
+            ));
         }
     }
     drop(jobs);
     segments.remove_new();
     let sent: Volume = Volume::of_hosts(&capture)?.into_values().sum();
     if sent == Volume::default() {
-        return Err(NotMeasured::Failed(
-            "nothing was sent over the device".into(),
-        ));
+        return Err(failed!("nothing was sent over the device"));
     }
     Err(NotMeasured::Known {
         reason:
@@ -91,10 +89,10 @@ fn debian_mpich(bench: &Bench) -> CellResult {
         .collect();
     let sent: Volume = Volume::of_hosts(&capture)?.into_values().sum();
     if finished.status.success() || !logs.contains(REFUSED) || sent != Volume::default() {
-        return Err(NotMeasured::Failed(format!(
+        return Err(failed!(
             "expected `{REFUSED}` and no frame, but it ended ({}), {sent}:\n{logs}",
             finished.status
-        )));
+        ));
     }
     Err(NotMeasured::Known {
         reason: "built for UCX alone, whose UD asks for a queue pair with 6 SGEs and 64 B inline; \

@@ -7,7 +7,7 @@ use serde::Deserialize;
 
 use crate::exchange::{HEADERLESS, Party, Topic, exchange, mtu};
 use crate::harness::volume::Volume;
-use crate::harness::{Bench, CellResult, CellsError, NotMeasured};
+use crate::harness::{Bench, CellResult, CellsError, NotMeasured, failed};
 use crate::libfabric::release::Release;
 use efa_commands::installation::Installation;
 use efa_device_model::profile::Profile;
@@ -92,11 +92,11 @@ impl Endpoint {
         let used: Vec<String> = used.map(|(device, _)| device).collect();
         match &used[..] {
             [device] if device.ends_with(&format!(":{}", chosen.index)) => Ok(Some(device.clone())),
-            _ => Err(NotMeasured::Failed(format!(
+            _ => Err(failed!(
                 "{used:?} have sent, not only the device {}: see {}",
                 chosen.index,
                 capture.display()
-            ))),
+            )),
         }
     }
 }
@@ -142,9 +142,9 @@ impl Exchange {
             let messages = topic.count_of_messages(&sizes);
             let (without, with) = (traffic.count(HEADERLESS), traffic.count("EAGER_MSGRTM"));
             if without < messages || with > 0 {
-                return Err(NotMeasured::Failed(format!(
+                return Err(failed!(
                     "{without} messages without header, of {messages}, and {with} with one: {traffic}"
-                )));
+                ));
             }
         }
         let senders = [from.only_sender(bench, "a")?, to.only_sender(bench, "b")?];

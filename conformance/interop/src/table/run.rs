@@ -13,7 +13,7 @@ use super::expand::{Variables, fill};
 use super::format::{Ends, Job, Program, Spec};
 use crate::harness::traffic::Traffic;
 use crate::harness::volume::Volume;
-use crate::harness::{Bench, CellResult, Finished, Host, NotMeasured, Running};
+use crate::harness::{Bench, CellResult, Finished, Host, NotMeasured, Running, failed};
 use crate::libfabric::release::Release;
 use crate::mpi::{Installation, Library, Transport};
 
@@ -156,7 +156,7 @@ impl Spec {
         variables: &Variables,
     ) -> Result<Running<'a>, NotMeasured> {
         let Some(installation) = self.mpi(bench)? else {
-            return Err(NotMeasured::Failed("a job takes a cell with `mpi`".into()));
+            return Err(failed!("a job takes a cell with `mpi`"));
         };
         let transport = Transport::named(&job.transport)?;
         let layout = job.layout()?;
@@ -259,9 +259,8 @@ impl Program {
             return Ok(None);
         };
         let file = bench.directory().join(format!("{}-faults.toml", self.host));
-        std::fs::write(&file, rules).map_err(|error| {
-            NotMeasured::Failed(format!("cannot write {}: {error}", file.display()))
-        })?;
+        std::fs::write(&file, rules)
+            .map_err(|error| failed!("cannot write {}: {error}", file.display()))?;
         Ok(Some(file))
     }
 
@@ -301,9 +300,7 @@ impl Measured {
         for text in &program.prints {
             let text = fill(text, variables);
             if !line.contains(&text) {
-                return Err(NotMeasured::Failed(format!(
-                    "`{text}` is not in\n{printed}"
-                )));
+                return Err(failed!("`{text}` is not in\n{printed}"));
             }
         }
         for figure in &program.figures {
