@@ -7,6 +7,21 @@
 //!
 //! Most cells are data (`cells/`, read by `table`), others are code in the module of their group;
 //! `harness` is common to all, and `results` stores the passed cells.
+//!
+//! ```no_run
+//! use efa_commands::installation::Installation;
+//! use efa_interop::{Lab, Row, Selection, Summary, select};
+//! use efa_play::player::Launcher;
+//!
+//! # fn main() -> Result<(), Box<dyn std::error::Error>> {
+//! let installation = Installation::of_this_program()?;
+//! let lab = Lab::new(&installation, Launcher::new(None)?, Selection::default())?;
+//! let cells = select(&lab, Some("perftest"), Some("ib_write_bw"))?;
+//! let rows: Vec<Row> = cells.iter().map(|cell| cell.run(&lab)).collect();
+//! println!("{}", Summary::of(&rows));
+//! # Ok(())
+//! # }
+//! ```
 
 #![allow(missing_docs, reason = "only this workspace uses it")]
 
