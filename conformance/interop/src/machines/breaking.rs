@@ -2,7 +2,6 @@
 //! data is correct, initiators get errors for the rest, unaffected programs continue, and no files
 //! remain.
 
-use std::path::Path;
 use std::time::{Duration, Instant};
 
 use efa_core::nic::Status;
@@ -10,7 +9,7 @@ use efa_shm::Fabric;
 use rand::rngs::SmallRng;
 use rand::{Rng, SeedableRng};
 
-use super::limits::{GROUP, START};
+use super::limits::{GROUP, START, nothing_is_left};
 use super::network::{BridgeOptions, Machines};
 use crate::harness::survivors::{END, ENDLESS, SEED, Survivors, rounds};
 use crate::harness::{
@@ -40,7 +39,7 @@ pub(super) fn cells() -> Vec<Cell> {
                 plain: true,
                 ..BridgeOptions::DEFAULT
             };
-            let machines = Machines::joined(bench, 2, bridge_options)?;
+            let machines = Machines::joined_with(bench, 2, bridge_options)?;
             pingpong(&machines, [0, 1], &["-S", "all"])
         }),
         cell("fi_pingpong at 100 Mbit/s, packets lost", 120, slow),
@@ -94,7 +93,7 @@ fn pingpong(machines: &Machines, pair: [usize; 2], options: &[&str]) -> CellResu
 }
 
 fn captures(bench: &Bench) -> CellResult {
-    let machines = Machines::joined(bench, 2, BridgeOptions::DEFAULT)?;
+    let machines = Machines::joined(bench, 2)?;
     let files = ["m0", "m1"].map(|name| bench.capture(name));
     let texts = files.each_ref().map(|file| file.display().to_string());
     let [client, server] = start_pair(
@@ -112,7 +111,7 @@ fn captures(bench: &Bench) -> CellResult {
 }
 
 fn everybody(bench: &Bench) -> CellResult {
-    let machines = Machines::joined(bench, 4, BridgeOptions::DEFAULT)?;
+    let machines = Machines::joined(bench, 4)?;
     let mut pairs = 0;
     for client in 0..4 {
         for server in (0..4).filter(|server| *server != client) {
@@ -124,7 +123,7 @@ fn everybody(bench: &Bench) -> CellResult {
 }
 
 fn slow(bench: &Bench) -> CellResult {
-    let machines = Machines::joined(bench, 2, BridgeOptions::DEFAULT)?;
+    let machines = Machines::joined(bench, 2)?;
     for machine in 0..2 {
         machines.limit(machine, 100)?;
     }
@@ -137,7 +136,7 @@ fn slow(bench: &Bench) -> CellResult {
 }
 
 fn lossy(bench: &Bench) -> CellResult {
-    let mut machines = Machines::joined(bench, 2, BridgeOptions::DEFAULT)?;
+    let mut machines = Machines::joined(bench, 2)?;
     machines.forward(0.005, Duration::from_micros(500))?;
     let measured = pingpong(&machines, [0, 1], &["-I", "3", "-S", "all"])?;
     Ok(format!("{measured}; {}", machines.end_forwarder()?))
@@ -145,10 +144,10 @@ fn lossy(bench: &Bench) -> CellResult {
 
 /// The link fails for a shorter time than the bridges' timeout: the only effect is a pause.
 fn short_partition(bench: &Bench) -> CellResult {
-    let machines = Machines::joined(bench, 2, BridgeOptions::DEFAULT)?;
+    let machines = Machines::joined(bench, 2)?;
     let options = ["-c", "-I", "3000", "-S", "4096"];
     let [mut client, server] = start_pair(&machines, [0, 1], &options, [&[], &[]])?;
-    await_queue_pairs(&machines, bench, 0)?;
+    await_queue_pairs(&machines, bench)?;
     let mut cuts = 0;
     let mut random = SmallRng::seed_from_u64(SEED);
     // Until it has exited, at most three times.
@@ -177,26 +176,16 @@ fn long_partition(bench: &Bench) -> CellResult {
         timeout: TIMEOUT,
         ..BridgeOptions::DEFAULT
     };
-    let machines = Machines::joined(bench, 3, bridge_options)?;
-    let port = (PORT + 1).to_string();
-    let words = [
-        "ib_send_bw",
-        "-c",
-        "SRD",
-        "-x",
-        "0",
-        "-D",
-        "600",
-        "-p",
-        &port,
-    ];
+    let mut machines = Machines::joined_with(bench, 3, bridge_options)?;
+    let command = format!("ib_send_bw -c SRD -x 0 -D 600 -p {}", PORT + 1);
+    let words: Vec<&str> = command.split(' ').collect();
     let profile = ["--profile", "efa1"];
     let mut server = machines.start(1, &profile, &words)?;
     machines.await_listener(1, &mut server, PORT + 1)?;
     let address = machines.address(1);
     let words = [&words[..], &[&address]].concat();
     let mut client = machines.start(0, &profile, &words)?;
-    await_queue_pairs(&machines, bench, 0)?;
+    await_queue_pairs(&machines, bench)?;
     std::thread::sleep(Duration::from_millis(300));
     machines.set_link(1, false)?;
     let cut = Instant::now();
@@ -214,7 +203,6 @@ fn long_partition(bench: &Bench) -> CellResult {
     let others = pingpong(&machines, [0, 2], &["-I", "10", "-S", "all"])?;
     drop(server);
     machines.set_link(1, true)?;
-    let mut machines = machines;
     for other in [0, 2] {
         machines.await_connections(1, other, 2)?;
     }
@@ -237,18 +225,18 @@ fn bridges_killed(bench: &Bench) -> CellResult {
         timeout: Duration::from_millis(1000),
         ..BridgeOptions::DEFAULT
     };
-    let mut machines = Machines::joined(bench, 2, bridge_options)?;
+    let mut machines = Machines::joined_with(bench, 2, bridge_options)?;
     let mut survivors = Survivors::default();
     rounds(KILLS, |round| {
         let pair = start_pair(&machines, [0, 1], &ENDLESS, [&[], &[]])?;
-        round.await_moment(|| await_queue_pairs(&machines, bench, 0))?;
+        round.await_moment(|| await_queue_pairs(&machines, bench))?;
         let victim = round.random.random_range(0..2);
         machines.kill_bridge(victim)?;
         for side in pair {
             survivors.end(side, NOTICE)?;
         }
         machines.start_bridge(victim)?;
-        machines.await_connected(victim, 1 - victim)?;
+        machines.await_connections(victim, 1 - victim, 1)?;
         if round.number % 5 == 4 {
             pingpong(&machines, [0, 1], &["-I", "10", "-S", "all"])?;
         }
@@ -260,11 +248,11 @@ fn bridges_killed(bench: &Bench) -> CellResult {
 
 /// One side is killed, on either machine.
 fn sides_killed(bench: &Bench) -> CellResult {
-    let mut machines = Machines::joined(bench, 2, BridgeOptions::DEFAULT)?;
+    let mut machines = Machines::joined(bench, 2)?;
     let mut survivors = Survivors::default();
     rounds(KILLS, |round| {
         let [client, server] = start_pair(&machines, [0, 1], &ENDLESS, [&[], &[]])?;
-        round.await_moment(|| await_queue_pairs(&machines, bench, 0))?;
+        round.await_moment(|| await_queue_pairs(&machines, bench))?;
         let (victim, survivor) = match round.random.random() {
             true => (client, server),
             false => (server, client),
@@ -283,25 +271,16 @@ fn sides_killed(bench: &Bench) -> CellResult {
 /// Number of killed bridges or sides.
 const KILLS: u64 = 20;
 
-/// The fabric of a machine, opened from here.
-fn fabric(machines: &Machines, bench: &Bench, machine: usize) -> Result<Fabric, NotMeasured> {
+/// Waits until a process of the first machine has a queue pair.
+fn await_queue_pairs(machines: &Machines, bench: &Bench) -> Result<(), NotMeasured> {
     if !machines.are_of_root() {
         // Programs there run as root of a user namespace, and their fabrics have its name.
         return Err(NotMeasured::Skipped(
             "only root can look at the fabrics of machines".into(),
         ));
     }
-    let root = machines.shared_memory(machine);
-    Fabric::open_below(&root, bench.fabric()).map_err(NotMeasured::failed)
-}
-
-/// Waits until a process of the machine has a queue pair.
-fn await_queue_pairs(
-    machines: &Machines,
-    bench: &Bench,
-    machine: usize,
-) -> Result<(), NotMeasured> {
-    let fabric = fabric(machines, bench, machine)?;
+    let root = machines.shared_memory(0);
+    let fabric = Fabric::open_below(&root, bench.fabric()).map_err(NotMeasured::failed)?;
     await_some(START, || {
         let hosts = fabric.hosts().map_err(NotMeasured::failed)?;
         let own = hosts.iter().filter(|host| host.machine.is_none());
@@ -313,27 +292,8 @@ fn await_queue_pairs(
     })
 }
 
-/// Ends the bridges. No files may remain in the shared memory of any machine.
+/// Ends the bridges, which must leave no files.
 fn end_without_trace(bench: &Bench, machines: &mut Machines) -> Result<(), NotMeasured> {
     machines.end_bridges()?;
-    for machine in 0..machines.count() {
-        let root = machines.shared_memory(machine);
-        let left: Vec<String> = std::fs::read_dir(&root)
-            .map_err(NotMeasured::failed)?
-            .flatten()
-            .map(|entry| entry.path())
-            .flat_map(|path| within(&path, bench.fabric()))
-            .collect();
-        if !left.is_empty() {
-            return Err(failed!("m{machine} has {left:?} left"));
-        }
-    }
-    Ok(())
-}
-
-/// Remains of a fabric in a directory of shared memory, except libfabric's objects, which killed
-/// programs leave behind.
-fn within(path: &Path, fabric: &str) -> Option<String> {
-    let below = path.join(fabric);
-    below.exists().then(|| below.display().to_string())
+    nothing_is_left(bench, machines, Duration::ZERO)
 }

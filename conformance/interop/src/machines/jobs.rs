@@ -7,10 +7,10 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 use std::time::{Duration, Instant};
 
-use super::limits::{GROUP, START, nothing_is_left};
-use super::network::{BridgeOptions, Machines};
+use super::limits::{END, GROUP, START, nothing_is_left};
+use super::network::Machines;
 use efa_play::libfabric::Provider;
-use efa_play::player::join;
+use efa_play::player::{join, quote};
 
 use crate::harness::volume::Volume;
 use crate::harness::{Bench, Cell, CellResult, NotMeasured, Running, failed, installed};
@@ -53,7 +53,7 @@ pub(super) fn cells() -> Vec<Cell> {
                 usize::from(machines) * each
             );
             cells.push(Cell::new(GROUP, name, START + LIMIT, move |bench| {
-                let machines = Machines::joined(bench, machines, BridgeOptions::DEFAULT)?;
+                let machines = Machines::joined(bench, machines)?;
                 run_parts_between_machines(bench, &machines, library, transport, each)
             }));
         }
@@ -63,7 +63,7 @@ pub(super) fn cells() -> Vec<Cell> {
         "mpi openmpi-4.1.4 efa C 4 ranks 4 machines, losses and reordering",
         START + LIMIT,
         |bench| {
-            let mut machines = Machines::joined(bench, 4, BridgeOptions::DEFAULT)?;
+            let mut machines = Machines::joined(bench, 4)?;
             machines.forward(0.005, Duration::from_micros(500))?;
             let (library, transport) = (&DEBIAN_OPENMPI, Transport::Libfabric);
             let measured = run_parts_between_machines(bench, &machines, library, transport, 1)?;
@@ -101,14 +101,14 @@ fn run_parts_between_machines(
         let on_host = machines.on_own_host(&options)?.display().to_string();
         let words = installation.job_on(&hosts, each, &[on_host.as_str(), &program, part]);
         machines.shell_of_machines(&installation.variables_on_hosts(&shell, transport))?;
-        Ok(on_first(&shell, machines, &words))
+        Ok(on_first(&shell, machines, &join(&words)))
     })
 }
 
-/// A command on the first machine, which `shell` reaches.
-pub(super) fn on_first(shell: &Path, machines: &Machines, words: &[String]) -> Command {
+/// A command line on the first machine, which `shell` reaches.
+pub(super) fn on_first(shell: &Path, machines: &Machines, line: &str) -> Command {
     let mut command = Command::new(shell);
-    command.arg(machines.name(0)).arg(join(words));
+    command.args([machines.name(0), line]);
     command
 }
 
@@ -118,51 +118,30 @@ fn under_slurm(bench: &Bench) -> CellResult {
     for (program, package) in SLURM {
         installed(program, package)?;
     }
-    let machines = Machines::bare(bench, 2, BridgeOptions::DEFAULT)?;
+    let machines = Machines::bare(bench, 2)?;
     if !machines.are_of_root() {
         return Err(NotMeasured::Skipped("scripts/slurm needs root".into()));
     }
-    let key = machines.make_key()?.display().to_string();
     let installation = Installation::find(bench, &DEBIAN_OPENMPI)?;
     let program = installation.compile(bench, "exercise.c")?;
     let variables =
         installation.variables_on_hosts(&bench.directory().join("rsh"), Transport::Libfabric);
     let shell = machines.shell_of_machines(&variables)?;
-    let path = |path: &Path| path.display().to_string();
-    let job = [
-        path(&bench.lab().file("scripts/slurm")),
-        "--machines".into(),
-        format!("{},{}", machines.name(0), machines.name(1)),
-        "--rsh".into(),
-        path(&shell),
-    ];
-    let tasks = [
-        "srun",
-        "--kill-on-bad-exit",
-        "--mpi=pmix",
-        "-N",
-        "2",
-        "-n",
-        "2",
-    ]
-    .map(str::to_owned);
-    let run = [
-        path(&bench.lab().launcher.efa_emu),
-        "run".into(),
-        "--fabric".into(),
-        bench.fabric().to_owned(),
-        "--uplink".into(),
-        "slurm".into(),
-        "--uplink-key".into(),
-        key,
-        "--".into(),
-        path(&program),
-    ];
+    let quoted = |path: &Path| quote(&path.display().to_string());
+    let job = format!(
+        "{} --machines m0,m1 --rsh {} srun --kill-on-bad-exit --mpi=pmix -N 2 -n 2 \
+         {} run --uplink slurm --fabric {} --uplink-key {} -- {}",
+        quoted(&bench.lab().file("scripts/slurm")),
+        quoted(&shell),
+        quoted(&bench.lab().launcher.efa_emu),
+        bench.fabric(),
+        quoted(machines.key()),
+        quoted(&program),
+    );
     let measured = run_parts(bench, &machines, |part| {
-        let words = [&job[..], &tasks, &run, &[part.to_owned()]].concat();
-        Ok(on_first(&shell, &machines, &words))
+        Ok(on_first(&shell, &machines, &format!("{job} {part}")))
     })?;
-    nothing_is_left(bench, &machines)?;
+    nothing_is_left(bench, &machines, END)?;
     Ok(measured)
 }
 

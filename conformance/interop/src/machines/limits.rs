@@ -15,18 +15,21 @@ pub(super) const START: Duration = Duration::from_secs(60);
 /// Maximum time for bridges to exit.
 pub(super) const END: Duration = Duration::from_secs(60);
 
-/// The bridges exit with the last host. No files may remain in the shared memory of any machine.
-pub(super) fn nothing_is_left(bench: &Bench, machines: &Machines) -> Result<(), NotMeasured> {
+/// No files of the fabric may remain in the shared memory of any machine, `limit` after the last
+/// host has gone, with which bridges exit.
+pub(super) fn nothing_is_left(
+    bench: &Bench,
+    machines: &Machines,
+    limit: Duration,
+) -> Result<(), NotMeasured> {
     for machine in 0..machines.count() {
-        await_some(END, || {
+        await_some(limit, || {
             let mut command = machines.command(machine);
             command.args(["find", SHARED_MEMORY, "-name", bench.fabric()]);
             let found = Running::start(bench, "find".into(), command)?.success()?;
             match found.stdout.is_empty() {
                 true => Ok(()),
-                false => Err(failed!(
-                    "m{machine} has its fabric for {END:?} after the end"
-                )),
+                false => Err(failed!("m{machine} has {} left", found.stdout.trim())),
             }
         })?;
     }

@@ -17,7 +17,7 @@ use std::str::FromStr as _;
 use efa_play::player::{HostDevice, Launcher, Recording, RemoteAccess, RemoteShell};
 
 use self::limits::{GROUP, START};
-use self::network::{BridgeOptions, Machines};
+use self::network::Machines;
 use super::harness::{Bench, Cell, CellResult, CellsError, Hosts, Lab, NotMeasured};
 use super::{engine, libfabric, table};
 
@@ -46,7 +46,7 @@ pub(super) fn cells(lab: &Lab) -> Result<Vec<Cell>, CellsError> {
 
 /// Runs a cell between the hosts of two machines, as `interop --at a=m0 --at b=m1 --rsh ...` does.
 fn on_two_hosts(bench: &Bench, cell: &Cell) -> CellResult {
-    let machines = Machines::joined(bench, 2, BridgeOptions::DEFAULT)?;
+    let machines = Machines::joined(bench, 2)?;
     let place = |machine: usize| HostDevice {
         host: machines.name(machine).to_owned(),
         device: None,
@@ -67,7 +67,7 @@ fn on_two_hosts(bench: &Bench, cell: &Cell) -> CellResult {
 
 /// Runs a cell with each endpoint on a separate machine.
 fn with_a_machine_for_each_endpoint(bench: &Bench, cell: &Cell) -> CellResult {
-    let machines = Machines::joined(bench, 2, BridgeOptions::DEFAULT)?;
+    let machines = Machines::joined(bench, 2)?;
     let mut lab = bench.lab().clone();
     lab.launcher = Launcher {
         efa_emu: machines.emulator(&engine::HOSTS)?,

@@ -88,12 +88,8 @@ pub(super) struct Machines<'a> {
 }
 
 impl<'a> Machines<'a> {
-    /// This many machines, `m0` and so on, without bridges.
-    pub(super) fn bare(
-        bench: &'a Bench<'a>,
-        count: u8,
-        bridge_options: BridgeOptions,
-    ) -> Result<Self, NotMeasured> {
+    /// This many machines, `m0` and so on, with a key for bridges.
+    pub(super) fn bare(bench: &'a Bench<'a>, count: u8) -> Result<Self, NotMeasured> {
         for (program, package) in [("unshare", "util-linux"), ("ip", "iproute2")] {
             installed(program, package)?;
         }
@@ -116,7 +112,7 @@ impl<'a> Machines<'a> {
             machines: Vec::new(),
             forwarder: None,
             hub: Namespaces::make(&["--net"], None, &script).map_err(skipped)?,
-            bridge_options,
+            bridge_options: BridgeOptions::DEFAULT,
             key: bench.directory().join("key"),
             is_root,
             temporary,
@@ -124,17 +120,33 @@ impl<'a> Machines<'a> {
         for number in 0..count {
             all.add(number, &hosts)?;
         }
+        let mut command = Command::new(&bench.lab().launcher.efa_emu);
+        command.args(["bridge", "key"]).arg(&all.key);
+        all.succeed("efa-emu bridge key", command)?;
         Ok(all)
     }
 
     /// This many machines, connected by bridges.
-    pub(super) fn joined(
+    pub(super) fn joined(bench: &'a Bench<'a>, count: u8) -> Result<Self, NotMeasured> {
+        Machines::joined_with(bench, count, BridgeOptions::DEFAULT)
+    }
+
+    /// This many machines, connected by bridges with these options.
+    pub(super) fn joined_with(
         bench: &'a Bench<'a>,
         count: u8,
         bridge_options: BridgeOptions,
     ) -> Result<Self, NotMeasured> {
-        let mut all = Machines::bare(bench, count, bridge_options)?;
-        all.join()?;
+        let mut all = Machines::bare(bench, count)?;
+        all.bridge_options = bridge_options;
+        for machine in 0..all.count() {
+            all.start_bridge(machine)?;
+        }
+        for machine in 0..all.count() {
+            for other in (0..all.count()).filter(|other| *other != machine) {
+                all.await_connections(machine, other, 1)?;
+            }
+        }
         Ok(all)
     }
 
@@ -278,25 +290,9 @@ impl<'a> Machines<'a> {
 
     // --- bridges ---
 
-    /// Creates the key of all bridges, and returns its path.
-    pub(super) fn make_key(&self) -> Result<&Path, NotMeasured> {
-        let mut command = Command::new(&self.bench.lab().launcher.efa_emu);
-        command.args(["bridge", "key"]).arg(&self.key);
-        self.succeed("efa-emu bridge key", command)?;
-        Ok(&self.key)
-    }
-
-    fn join(&mut self) -> Result<(), NotMeasured> {
-        self.make_key()?;
-        for machine in 0..self.count() {
-            self.start_bridge(machine)?;
-        }
-        for machine in 0..self.count() {
-            for other in (0..self.count()).filter(|other| *other != machine) {
-                self.await_connected(machine, other)?;
-            }
-        }
-        Ok(())
+    /// The path of the key of all bridges.
+    pub(super) fn key(&self) -> &Path {
+        &self.key
     }
 
     /// Starts the bridge of a machine, which dials the machines with lower numbers, and is dialed
@@ -323,15 +319,6 @@ impl<'a> Machines<'a> {
         bridge.printed("listens on")?;
         self.machines[machine].bridge = Some(bridge);
         Ok(())
-    }
-
-    /// Waits until the bridge of a machine has reported a connection with another one.
-    pub(super) fn await_connected(
-        &mut self,
-        machine: usize,
-        other: usize,
-    ) -> Result<(), NotMeasured> {
-        self.await_connections(machine, other, 1)
     }
 
     /// Waits until the bridge of a machine has reported this many connections with another one.
