@@ -3,9 +3,10 @@
 use crate::harness::CellsError;
 use std::collections::BTreeMap;
 
+use serde::de::Error as _;
 use toml::{Table, Value};
 
-use super::format::{File, Spec};
+use super::format::{File, List, Spec};
 
 /// The names in texts of cells besides the variables of `each`: values that are known when the cell
 /// runs, and the words of [`super::format::Figure`].
@@ -17,6 +18,9 @@ const NAMES: [&str; 19] = [
 /// Values by name.
 pub(crate) type Variables = BTreeMap<String, String>;
 
+/// Lists of variables by name.
+type Lists = BTreeMap<String, Vec<Variables>>;
+
 /// The cells of a file, which is called `name` in errors.
 pub(super) fn cells(name: &str, text: &str) -> Result<Vec<Spec>, CellsError> {
     let at = |source| CellsError::Toml {
@@ -27,11 +31,15 @@ pub(super) fn cells(name: &str, text: &str) -> Result<Vec<Spec>, CellsError> {
     let _: File = toml::from_str(text).map_err(at)?;
     let file: Table = toml::from_str(text).map_err(at)?;
     let families = file.get("cell").and_then(Value::as_array);
+    let lists = file.get("list").cloned();
+    let lists: Lists = lists
+        .map_or(Ok(Lists::new()), Value::try_into)
+        .map_err(at)?;
     let mut cells = Vec::new();
     for family in families.into_iter().flatten() {
-        for mut cell in combinations(family).map_err(at)? {
+        for mut cell in combinations(family, &lists).map_err(at)? {
             if let Some(Value::Array(programs)) = cell.get_mut("program") {
-                let all = programs.iter().map(combinations);
+                let all = programs.iter().map(|program| combinations(program, &lists));
                 *programs = all.collect::<Result<Vec<_>, _>>().map_err(at)?.concat();
             }
             let cell: Spec = cell.try_into().map_err(at)?;
@@ -48,12 +56,17 @@ pub(super) fn cells(name: &str, text: &str) -> Result<Vec<Spec>, CellsError> {
 }
 
 /// A table for each combination of a row of each list of its `each`; the last list varies first.
-fn combinations(table: &Value) -> Result<Vec<Value>, toml::de::Error> {
+fn combinations(table: &Value, lists: &Lists) -> Result<Vec<Value>, toml::de::Error> {
     let mut table = table.clone();
     let each = table.as_table_mut().and_then(|table| table.remove("each"));
-    let lists: Vec<Vec<Variables>> = each.map_or(Ok(Vec::new()), Value::try_into)?;
+    let each: Vec<List> = each.map_or(Ok(Vec::new()), Value::try_into)?;
     let mut combinations = vec![Variables::new()];
-    for list in lists {
+    for list in &each {
+        let unknown = |name| toml::de::Error::custom(format!("unknown list `{name}`"));
+        let list = match list {
+            List::Rows(rows) => rows,
+            List::Named(name) => lists.get(name).ok_or_else(|| unknown(name))?,
+        };
         let extended = combinations.iter().flat_map(|combination| {
             let rows = list.iter().cloned();
             rows.map(|row| combination.clone().into_iter().chain(row).collect())

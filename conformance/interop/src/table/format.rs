@@ -12,7 +12,7 @@ use serde::Deserialize;
 use efa_commands::shell::split_words;
 
 use super::exchange::Exchange;
-use super::expand::unknown_name;
+use super::expand::{Variables, unknown_name};
 use crate::libfabric::release::Release;
 use crate::mpi::{Layout, Library, Transport};
 
@@ -24,11 +24,20 @@ use crate::mpi::{Layout, Library, Transport};
     reason = "it is read for its errors, which say line and column"
 )]
 pub(super) struct File {
+    /// Lists of variables by name.
+    #[serde(default)]
+    list: BTreeMap<String, Vec<Variables>>,
     pub(super) cell: Vec<Spec>,
 }
 
-/// Lists of variables: see [`Spec`].
-type VariableLists = Vec<Vec<BTreeMap<String, String>>>;
+/// A list of variables for `each`.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(untagged)]
+pub(super) enum List {
+    /// One of the file, by name.
+    Named(String),
+    Rows(Vec<Variables>),
+}
 
 /// A cell, or several that differ in the variables of `each`.
 #[derive(Clone, Debug, Deserialize)]
@@ -39,14 +48,14 @@ pub(super) struct Spec {
     pub(super) limit: u64,
     /// The reason why it only runs on emulated hosts, if so.
     pub(super) emulated: Option<String>,
-    /// Lists of variables. There is a cell for each combination of a row of each list; `{NAME}` in
-    /// its texts stands for the value.
+    /// Lists of variables, or their names. There is a cell for each combination of a row of each
+    /// list; `{NAME}` in its texts stands for the value.
     #[serde(default)]
     #[expect(
         dead_code,
         reason = "`super::expand` takes it out before the cell is made"
     )]
-    each: Vec<Vec<BTreeMap<String, String>>>,
+    each: Vec<List>,
     /// Required programs, with their Debian packages, unless there is a userland.
     #[serde(default)]
     pub(super) needs: BTreeMap<String, String>,
@@ -82,7 +91,7 @@ pub(super) struct Spec {
 pub(super) struct Program {
     /// Lists of variables, as for cells: there is a program for each combination.
     #[serde(default, rename = "each")]
-    _each: VariableLists,
+    _each: Vec<List>,
     /// Its host, unless it is local, belongs to an MPI job or runs in virtual machines.
     #[serde(default)]
     pub(super) host: String,

@@ -40,10 +40,13 @@ mod tests {
     ];
 
     const CELL: &str = r#"
+[list]
+releases = [{ release = "1.11" }, { release = "1.17" }]
+
 [[cell]]
 name = "{release} {what}"
 limit = 5
-each = [[{ release = "1.11" }, { release = "1.17" }], [{ what = "x" }, { what = "y" }]]
+each = ["releases", [{ what = "x" }, { what = "y" }]]
 
 [[cell.program]]
 host = "a"
@@ -63,7 +66,7 @@ run = "prog {what} {port}"
         let misspelt = CELL.replace("run =", "runs =");
         let error = cells("x.toml", &misspelt).unwrap_err().to_string();
         assert!(
-            error.starts_with("x.toml: TOML parse error at line 9"),
+            error.starts_with("x.toml: TOML parse error at line 12"),
             "{error}"
         );
         assert!(error.contains("unknown field `runs`"), "{error}");
@@ -73,6 +76,9 @@ run = "prog {what} {port}"
         let unknown = CELL.replace("{what} {port}", "{what} {prot}");
         let error = cells("x.toml", &unknown).unwrap_err().to_string();
         assert_eq!(error, "x.toml: cell `1.11 x`: unknown name `{prot}`");
+        let unlisted = CELL.replace(r#"["releases","#, r#"["release","#);
+        let error = cells("x.toml", &unlisted).unwrap_err().to_string();
+        assert_eq!(error.trim(), "x.toml: unknown list `release`");
     }
 
     /// Real output of the programs.
