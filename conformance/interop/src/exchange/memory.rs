@@ -2,7 +2,6 @@
 
 use std::time::{Duration, Instant};
 
-use super::failure::at;
 use super::pair::{Pair, STALLED};
 use super::party::{INITIATOR, TARGET};
 use crate::harness::{NotMeasured, failed};
@@ -38,12 +37,12 @@ impl Pair<'_> {
         };
         self.begin(INITIATOR, read, Some(seed))
             .and_then(|operation| self.wait(operation, Some(size)))
-            .map_err(|not_measured| at(not_measured, "read"))?;
+            .map_err(|error| error.at("read"))?;
         self.count(size);
         let written = self.write(size, remote, None)?;
         // The initiator's completion does not mean that the bytes have arrived.
         self.await_bytes(region, written, STALLED)
-            .map_err(|not_measured| at(not_measured, "write"))?;
+            .map_err(|error| error.at("write"))?;
         self.count(size);
         Ok(())
     }
@@ -59,7 +58,7 @@ impl Pair<'_> {
         // The arrival of the completion data implies that of the bytes.
         self.await_data(data)
             .and_then(|()| self.await_bytes(region, written, Duration::ZERO))
-            .map_err(|not_measured| at(not_measured, "write"))?;
+            .map_err(|error| error.at("write"))?;
         self.count(size);
         Ok(())
     }
@@ -83,7 +82,7 @@ impl Pair<'_> {
         };
         self.begin(INITIATOR, write, None)
             .and_then(|operation| self.wait(operation, None))
-            .map_err(|not_measured| at(not_measured, "write"))?;
+            .map_err(|error| error.at("write"))?;
         Ok(payload)
     }
 
@@ -164,7 +163,7 @@ impl Pair<'_> {
                 known = (op == AtomicOp::ATOMIC_WRITE).then_some(operand);
             }
             self.await_words(region, &elements)
-                .map_err(|not_measured| at(not_measured, &format!("{action:?}")))?;
+                .map_err(|error| error.at(format_args!("{action:?}")))?;
             self.count(length);
         }
         // One comparison succeeds, one fails.
@@ -179,10 +178,10 @@ impl Pair<'_> {
             let refused = payload((seed + 2) << 32);
             self.atomic(remote, compare, swapped, Some(held.seed))?;
             self.await_words(region, &words(swapped))
-                .map_err(|not_measured| at(not_measured, "swap"))?;
+                .map_err(|error| error.at("swap"))?;
             self.atomic(remote, compare, refused, Some(swapped.seed))?;
             self.await_words(region, &words(swapped))
-                .map_err(|not_measured| at(not_measured, "no swap"))?;
+                .map_err(|error| error.at("no swap"))?;
             self.count(2 * length);
         }
         Ok(())
@@ -209,7 +208,7 @@ impl Pair<'_> {
         let result = self.wait(operation, fetches.then_some(operand.length));
         result
             .map(drop)
-            .map_err(|not_measured| at(not_measured, &format!("{action:?}")))
+            .map_err(|error| error.at(format_args!("{action:?}")))
     }
 
     fn await_words(&mut self, token: Token, expected: &[u64]) -> Result<(), NotMeasured> {

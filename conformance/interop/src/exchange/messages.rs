@@ -3,7 +3,6 @@
 use efa_play::application::Request;
 use efa_play::operation::{Payload, SendMode, TagMatch};
 
-use super::failure::at_size;
 use super::pair::Pair;
 use super::party::{INITIATOR, TARGET};
 use super::topic::{Message, Topic};
@@ -17,9 +16,8 @@ impl Pair<'_> {
         for &size in sizes {
             let messages = topic.messages().into_iter();
             for message in messages.filter(|message| size <= message.largest) {
-                self.message(message, size).map_err(|not_measured| {
-                    at_size(not_measured, &format!("{message} of "), size)
-                })?;
+                self.message(message, size)
+                    .map_err(|error| error.at(format_args!("{message} of {size} bytes")))?;
             }
             // Not all releases support reads and writes of 0 bytes.
             match topic {
@@ -27,14 +25,14 @@ impl Pair<'_> {
                 Topic::WriteData if size > 0 => self.write_with_data(size),
                 _ => Ok(()),
             }
-            .map_err(|not_measured| at_size(not_measured, "", size))?;
+            .map_err(|error| error.at(format_args!("{size} bytes")))?;
         }
         match topic {
             Topic::Atomics => {
                 for count in ELEMENTS {
-                    self.atomics(count).map_err(|not_measured| {
-                        at_size(not_measured, "atomics on ", count * size_of::<u64>())
-                    })?;
+                    let bytes = count * size_of::<u64>();
+                    self.atomics(count)
+                        .map_err(|error| error.at(format_args!("atomics on {bytes} bytes")))?;
                 }
                 Ok(())
             }

@@ -4,7 +4,6 @@
 //! Each endpoint is stock libfabric or the protocol engine, in its own process and on its own
 //! emulated host ([`efa_play::drive`]).
 
-mod failure;
 mod memory;
 mod messages;
 mod pair;

@@ -27,13 +27,6 @@ pub enum NotMeasured {
     },
 }
 
-impl NotMeasured {
-    /// A failure with its reason.
-    pub fn failed(reason: impl fmt::Display) -> Self {
-        NotMeasured::Failed(reason.to_string())
-    }
-}
-
 /// [`NotMeasured::Failed`] with a reason in the form of `format!`.
 macro_rules! failed {
     ($($reason:tt)*) => {
@@ -41,6 +34,21 @@ macro_rules! failed {
     };
 }
 pub(crate) use failed;
+
+impl NotMeasured {
+    /// A failure with its reason.
+    pub fn failed(reason: impl fmt::Display) -> Self {
+        NotMeasured::Failed(reason.to_string())
+    }
+
+    /// The same with the name of the operation in front of a failure's reason.
+    pub(crate) fn at(self, what: impl fmt::Display) -> Self {
+        match self {
+            NotMeasured::Failed(reason) => failed!("{what}: {reason}"),
+            other => other,
+        }
+    }
+}
 
 impl From<CellsError> for NotMeasured {
     fn from(error: CellsError) -> Self {

@@ -34,12 +34,8 @@ pub(crate) fn rounds(
 ) -> Result<(), NotMeasured> {
     for number in 0..count {
         let random = SmallRng::seed_from_u64(SEED + number);
-        run(&mut Round { number, random }).map_err(|not_measured| match not_measured {
-            NotMeasured::Failed(text) => {
-                failed!("kill {number} of seed {SEED:#x}: {text}")
-            }
-            other => other,
-        })?;
+        run(&mut Round { number, random })
+            .map_err(|error| error.at(format_args!("kill {number} of seed {SEED:#x}")))?;
     }
     Ok(())
 }
