@@ -19,7 +19,7 @@ fn refused_twice() -> Builder {
 }
 
 /// Message 1 is refused and left behind.
-pub(super) fn left_behind() -> Builder {
+fn left_behind() -> Builder {
     let mut b = refused_twice();
     for msg_id in 2..6 {
         arrives(&mut b, msg_id);
@@ -183,7 +183,7 @@ fn writes_need_no_beginning_to_be_judged() {
 }
 
 /// The window of a message, whose CTS has these flags.
-pub(super) fn window_of_message(flags: CtsFlags) -> Builder {
+fn window_of_message(flags: CtsFlags) -> Builder {
     let mut b = Builder::acquainted(all());
     b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
     let window = Cts {
@@ -195,7 +195,7 @@ pub(super) fn window_of_message(flags: CtsFlags) -> Builder {
 }
 
 /// The second window of a read.
-pub(super) fn window_of_read(flags: CtsFlags) -> Builder {
+fn window_of_read(flags: CtsFlags) -> Builder {
     let mut b = Builder::acquainted(all());
     let rtr = Rtr {
         kind: RtrKind::Longcts,
@@ -232,7 +232,7 @@ fn windows_say_what_they_are_for() {
 }
 
 /// Messages to a peer that has restarted. The sender knows its new Q-key.
-pub(super) fn restarted(numbers: std::ops::Range<u32>) -> Builder {
+fn restarted(numbers: std::ops::Range<u32>) -> Builder {
     let mut b = Builder::acquainted(all());
     arrives(&mut b, 1);
     for msg_id in numbers {
@@ -256,7 +256,7 @@ fn numbers_begin_anew_for_a_restarted_peer() {
 }
 
 /// A message with 2000 bytes in segments that state `runt_length`, and the rest by RDMA read.
-pub(super) fn runting_read(runt_length: u64, read_from: u64) -> Builder {
+fn runting_read(runt_length: u64, read_from: u64) -> Builder {
     let iov = [RmaIov::new(0x1000, 5000, 1)];
     let mut b = Builder::acquainted(all());
     for seg_offset in [0, 1000] {
@@ -294,7 +294,7 @@ fn a_runt_has_the_stated_length() {
 }
 
 /// B ends in the middle of its message; another process gets its queue pair and its connid.
-pub(super) fn with_old_connid(is_another: bool) -> Builder {
+fn with_old_connid(is_another: bool) -> Builder {
     let mut b = Builder::acquainted(all());
     b.send(B, A, &eager(0, Some(B), None), b"old");
     let long = LongctsRtm {
