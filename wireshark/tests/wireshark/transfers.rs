@@ -5,15 +5,16 @@
 
 use std::collections::BTreeSet;
 
+use efa_capture::Reader;
 use efa_capture::frame::{FrameKind, Rdma};
-use efa_core::address::{Qkey, Qpn, RawAddress};
+use efa_core::address::Qkey;
 use efa_core::nic::Status;
 use efa_core::rules::{Chapter, RULES};
 use efa_core::wire::{
-    AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, CtsFlags, EagerRtm, EagerRtw, Eor,
+    AtomRsp, AtomicDatatype, AtomicOp, Cts, CtsData, CtsFlags, EagerRtm, EagerRtw, Eor,
     ExtraFeatures, Handshake, Header, LongctsRtm, LongreadRtm, LongreadRtw, MediumRtm, MsgId,
-    OpeType, PeerError, ReadNack, ReadRsp, Receipt, RecvId, Repr as _, ReqFlags, ReqOptions,
-    RmaIov, RmaIovs, Rta, RtaKind, Rtr, RtrKind, RuntreadRtm, SendId, UserRecvQp,
+    ReadNack, ReadRsp, Receipt, RecvId, Repr as _, ReqFlags, RmaIov, RmaIovs, Rta, RtaKind, Rtr,
+    RtrKind, RuntreadRtm, SendId, UserRecvQp,
 };
 use efa_device_model::link::RemoteRange;
 use efa_testing::pattern;
@@ -730,279 +731,26 @@ fn both_ends_of_merged_captures_are_separate() {
     followed.is_flawless();
 }
 
-/// A conversation that breaks each rule once, and the frames that break them.
-fn offender() -> (Talk, Vec<(u32, &'static str)>) {
-    let mut broken = Vec::new();
-    let mut talk = Talk::new();
-    let first = EagerRtm::new(MsgId(0), End::A.unknown());
-    talk.packet(End::A, &first, b"hello");
-    let mut breaks = |frame, rules: &[&'static str]| {
-        broken.extend(rules.iter().map(|rule| (frame, *rule)));
-    };
+/// A conversation that breaks each rule at least once; the comments of a frame are the rules that
+/// it breaks. `mergecap -a` appends frames to it, `editcap -a FRAME:RULE` adds a comment.
+const RULES_BROKEN: &[u8] = include_bytes!("../captures/rules-broken.pcapng");
 
-    let anonymous = EagerRtm {
-        msg_id: MsgId(1),
-        ..EagerRtm::default()
-    };
-    breaks(talk.packet(End::A, &anonymous, b""), &["raw-address-first"]);
-    let dc = EagerRtm {
-        receipt: Some(SendId(1)),
-        ..EagerRtm::new(MsgId(2), End::A.unknown())
-    };
-    breaks(talk.packet(End::A, &dc, b""), &["feature-early"]);
-    talk.handshake(End::B, ExtraFeatures::READ_NACK);
-    let dc = EagerRtm {
-        receipt: Some(SendId(1)),
-        ..EagerRtm::new(MsgId(3), End::A.known())
-    };
-    breaks(talk.packet(End::A, &dc, b""), &["feature-announced"]);
-    let handshake = Handshake {
-        extra_info: ALL.into(),
-        ..Handshake::default()
-    };
-    breaks(talk.packet(End::A, &handshake, b""), &["device-version"]);
-    breaks(talk.handshake(End::A, ALL), &["handshake-once"]);
-
-    let stale = ReqOptions::with_connid(Connid(0xbad));
-    let stale = EagerRtm::new(MsgId(4), stale);
-    breaks(talk.packet(End::A, &stale, b""), &["connid-true"]);
-    breaks(
-        talk.packet(End::A, &eager(End::A, 4), b""),
-        &["msg-id-once"],
-    );
-    breaks(
-        talk.packet(End::A, &eager(End::A, 7), b""),
-        &["msg-id-ahead"],
-    );
-    breaks(
-        talk.packet(End::A, &eager(End::A, 20_000), b""),
-        &["msg-id-ahead", "msg-id-window"],
-    );
-
-    let request = LongctsRtm {
-        tag: None,
-        ..longcts(End::A, 5, 100)
-    };
-    talk.packet(End::A, &request, &[0; 10]);
-    breaks(
-        talk.packet(End::B, &cts(SendId(99), 1, 10, End::B), b""),
-        &["answer-names-request"],
-    );
-    talk.packet(End::B, &cts(SendId(7), 1, 30, End::B), b"");
-    talk.packet(End::A, &data(1, 10, 10, End::A), &[0; 10]);
-    breaks(
-        talk.packet(End::A, &data(1, 10, 10, End::A), &[0; 10]),
-        &["segment-overlap"],
-    );
-    breaks(
-        talk.packet(End::A, &data(1, 50, 40, End::A), &[0; 40]),
-        &["cts-window"],
-    );
-    breaks(
-        talk.packet(End::A, &data(1, 90, 20, End::A), &[0; 20]),
-        &["segment-bounds", "cts-window"],
-    );
-    breaks(
-        talk.packet(End::B, &cts(SendId(7), 1, 0, End::B), b""),
-        &["cts-positive"],
-    );
-    breaks(
-        talk.packet(End::B, &read_window(SendId(7), 1, 0, End::B), b""),
-        &["cts-positive", "cts-read-flag"],
-    );
-    let part = |offset, length| -> Header {
-        MediumRtm {
-            msg_id: MsgId(13),
-            msg_length: length,
-            seg_offset: offset,
-            options: End::A.known(),
-            ..MediumRtm::default()
-        }
-        .into()
-    };
-    breaks(
-        talk.packet(End::A, &part(0, 20), &[0; 10]),
-        &["msg-id-ahead"],
-    );
-    breaks(
-        talk.packet(End::A, &part(10, 21), &[0; 10]),
-        &["segment-agreement"],
-    );
-    let nack = ReadNack {
-        send_id: SendId(7),
-        connid: Some(End::B.connid()),
-        ..ReadNack::default()
-    };
-    breaks(talk.packet(End::B, &nack, b""), &["read-refused"]);
-    let error = PeerError {
-        msg_id: MsgId(13),
-        op_id: 7,
-        emitter_ope_type: OpeType::RXE,
-        prov_errno: 4,
-        connid: Some(End::B.connid()),
-        ..PeerError::default()
-    };
-    breaks(talk.packet(End::B, &error, b""), &["peer-error"]);
-    let nobody = PeerError {
-        emitter_ope_type: OpeType(3),
-        ..error
-    };
-    breaks(
-        talk.packet(End::B, &nobody, b""),
-        &["peer-error", "peer-error-message"],
-    );
-
-    breaks(
-        talk.packet(End::A, &data(98, 0, 1, End::A), b"x"),
-        &["ctsdata-names-cts"],
-    );
-    let receipt = Receipt {
-        send_id: SendId(1),
-        connid: Some(End::B.connid()),
-        ..Receipt::default()
-    };
-    talk.packet(End::B, &receipt, b"");
-    breaks(talk.packet(End::B, &receipt, b""), &["one-answer"]);
-    let liar = RawAddress {
-        qpn: Qpn(99),
-        ..End::A.address()
-    };
-    let liar = EagerRtm::new(MsgId(12), ReqOptions::with_raw_address(liar));
-    breaks(
-        talk.packet(End::A, &liar, b""),
-        &["msg-id-ahead", "raw-address-true"],
-    );
-    let mut lost = talk.header(End::A, FrameKind::Send, 12);
-    lost.qkey = Qkey(0xbad);
-    let header = eager(End::A, 11);
-    let mut packet = vec![0; header.header_len()];
-    header.emit(&mut packet).unwrap();
-    breaks(
-        talk.frame(End::A, lost, &packet),
-        &["msg-id-ahead", "qkey-true"],
-    );
-
-    // Rules of the format.
-    let iov = [RmaIov::new(0, 9, 0)];
-    let write = EagerRtw {
-        rma_iov: RmaIovs::new(&iov).unwrap(),
-        options: End::A.known(),
-        ..EagerRtw::default()
-    };
-    breaks(talk.packet(End::A, &write, b"eight by"), &["iov-length"]);
-    breaks(
-        talk.bytes(End::A, &[65, 4, 0x0c, 0, 1, 0]),
-        &["packet-form"],
-    );
-    breaks(talk.bytes(End::A, &[200, 4, 0, 0]), &["packet-form"]);
-    breaks(talk.bytes(End::A, &[1, 4, 0, 0]), &["packet-form"]);
-    breaks(
-        talk.bytes(End::A, &[64, 3, 4, 0, 6, 0, 0, 0]),
-        &["packet-form"],
-    );
-    let many = [&[70, 4, 0, 0, 5, 0, 0, 0][..], &[0; 5 * 24]].concat();
-    breaks(talk.bytes(End::A, &many), &["packet-form"]);
-    let short = [&[64, 4, 5, 0x80, 6, 0, 0, 0, 31, 0, 0, 0][..], &[0; 32]].concat();
-    breaks(talk.bytes(End::A, &short), &["packet-form"]);
-    breaks(
-        talk.bytes(End::A, &[9, 4, 0, 0, 2, 0, 0, 0]),
-        &["packet-form"],
-    );
-    let short = CtsData {
-        recv_id: RecvId(1),
-        seg_length: 5,
-        connid: Some(End::A.connid()),
-        ..CtsData::default()
-    };
-    breaks(talk.packet(End::A, &short, b"four"), &["packet-form"]);
-    let mut odd = EagerRtm::new(MsgId(6), End::A.known());
-    odd.options.flags = ReqFlags::from_bits_retain(0x400);
-    breaks(talk.packet(End::A, &odd, b""), &["unknown-flags"]);
-    let handshake = [
-        &[9, 4, 2, 0, 4, 0, 0, 0][..],
-        &(1_u64 << 40).to_le_bytes(),
-        &[0; 8],
-    ];
-    breaks(
-        talk.bytes(End::B, &handshake.concat()),
-        &["handshake-once", "unknown-flags"],
-    );
-    let connid = End::A.connid().0.to_le_bytes();
-    let untyped = [&[64, 4, 0, 0x80, 8, 0, 0, 0][..], &connid].concat();
-    breaks(talk.bytes(End::A, &untyped), &["req-flags"]);
-    let both = ReqOptions {
-        connid: Some(End::A.connid()),
-        ..End::A.unknown()
-    };
-    let both = EagerRtm::new(MsgId(9), both);
-    breaks(talk.packet(End::A, &both, b""), &["one-identity"]);
-    let eor = Eor {
-        send_id: SendId(7),
-        connid: Some(End::B.connid()),
-        ..Eor::default()
-    };
-    breaks(
-        talk.packet(End::B, &eor, b"more"),
-        &["answer-names-request", "trailing-bytes"],
-    );
-
-    // Rules of the device.
-    let sequence = talk.next_sequence(End::A);
-    let answer = talk.answer(End::B, sequence, Status::RemoteRnr);
-    breaks(answer, &["receiver-not-ready"]);
-    breaks(
-        talk.answer(End::B, sequence, Status::RemoteAbort),
-        &["device-error"],
-    );
-    let header = eager(End::A, 10);
-    let mut packet = vec![0; header.header_len()];
-    header.emit(&mut packet).unwrap();
-    breaks(
-        talk.request(End::A, FrameKind::Send, sequence, true, &packet),
-        &["retransmission"],
-    );
-
-    // Another endpoint gets a queue pair with this number, which counts its requests from 0.
-    let new = RawAddress {
-        qkey: Qkey(0x7777),
-        ..End::A.address()
-    };
-    let options = ReqOptions::with_raw_address(new);
-    let new = EagerRtm::new(MsgId(0), options);
-    let mut packet = vec![0; new.header_len()];
-    new.emit(&mut packet).unwrap();
-    breaks(
-        talk.request(End::A, FrameKind::Send, 0, false, &packet),
-        &["qpn-reused"],
-    );
-    let late = eager(End::A, 12);
-    let mut packet = vec![0; late.header_len()];
-    late.emit(&mut packet).unwrap();
-    breaks(
-        talk.request(End::A, FrameKind::Send, 1, false, &packet),
-        &["late-packet"],
-    );
-    // Another endpoint takes over the queue pair of B, keeps its connection id, and sends to the
-    // Q-key of the one that is gone.
-    let header = eager(End::B, 0);
-    let mut packet = vec![0; header.header_len()];
-    header.emit(&mut packet).unwrap();
-    breaks(
-        talk.request(End::B, FrameKind::Send, 0, false, &packet),
-        &["connid-fresh", "late-packet"],
-    );
-    (talk, broken)
+/// The frames of [`RULES_BROKEN`], and the rules that they break.
+fn rules_broken() -> Vec<(u32, String)> {
+    let mut reader = Reader::new(RULES_BROKEN, "rules-broken").unwrap();
+    let (mut broken, mut number) = (Vec::new(), 0);
+    while let Some(frame) = reader.next_frame().unwrap() {
+        number += 1;
+        broken.extend(frame.comments.iter().map(|rule| (number, rule.to_string())));
+    }
+    broken
 }
 
 #[test]
 fn every_rule_is_broken_and_found_once() {
     let Some(tshark) = Tshark::find() else { return };
-    let (talk, broken) = offender();
-    let followed = Followed::new(&tshark, talk);
-    let mut expected: Vec<_> = broken
-        .iter()
-        .map(|(frame, rule)| (*frame, (*rule).to_owned()))
-        .collect();
+    let followed = Followed(tshark.dissect_twice(RULES_BROKEN));
+    let mut expected = rules_broken();
     expected.sort();
     let mut found = followed.broken_rules();
     found.sort();
@@ -1017,7 +765,8 @@ fn every_rule_of_the_dissector_is_tested() {
         .filter(|rule| rule.is_dissected() && rule.chapter != Chapter::TagMatching)
         .map(|rule| rule.id)
         .collect();
-    let mut tested: BTreeSet<_> = offender().1.into_iter().map(|(_, rule)| rule).collect();
+    let broken = rules_broken();
+    let mut tested: BTreeSet<_> = broken.iter().map(|(_, rule)| rule.as_str()).collect();
     // Frames that the writer of captures cannot make; tested with mutated frames.
     tested.insert("transport-form");
     assert_eq!(ids, tested);
