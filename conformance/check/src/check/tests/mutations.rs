@@ -6,7 +6,7 @@
 
 mod change;
 mod reasons;
-mod traffic;
+pub(super) mod traffic;
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fmt::Write as _;

@@ -1,6 +1,6 @@
 //! Correct traffic with a packet of each type from one endpoint to the other.
 
-use efa_wire::{LongctsRtw, LongreadRtw};
+use efa_wire::{Header, LongctsRtw, LongreadRtw, Packet};
 
 use super::*;
 
@@ -56,6 +56,19 @@ pub(super) fn traffic(
     };
     let subject = play.b.capture.frames.iter().position(is_it);
     Some((play.b, subject.expect("the traffic has such a packet")))
+}
+
+/// The header and the data of the first packet of message 1, or of another request.
+pub(in super::super) fn first_packet(
+    packet_type: PacketType,
+    options: ReqOptions,
+) -> (Header, Vec<u8>) {
+    let (b, tag) = (Builder::new(), None);
+    let mut play = Play { b, next: 1, tag };
+    play.request(packet_type, options);
+    let sent = &play.b.capture.frames[0].payload;
+    let packet = Packet::parse(sent).unwrap();
+    (packet.header, packet.payload.of(sent).to_vec())
 }
 
 /// The type of the request whose operation has such a packet.
