@@ -10,6 +10,7 @@ use efa_play::application::{RequestError, Started};
 use efa_play::operation::{EndpointIndex, Remote};
 use efa_play::runner::{self, Comparison, OperationTracker, Runner, Start};
 use efa_play::scenario::Scenario;
+use efa_play::trace::{END_OF_STEPS, region_comment};
 
 use super::backend::{Backend, BackendError, arm_faults};
 use super::opener::{Engine, Opener};
@@ -20,6 +21,7 @@ const QUIET_POLLS: u32 = 4;
 struct LiveRun<'s, 'b, B: Backend> {
     scenario: &'s Scenario,
     backend: &'b mut B,
+    annotate: &'b mut Annotate<'b, B>,
     subjects: Vec<Box<dyn CheckedApplication>>,
     tracker: OperationTracker<'s>,
     problems: Vec<String>,
@@ -28,6 +30,9 @@ struct LiveRun<'s, 'b, B: Backend> {
 /// The scenario cannot continue. The problems have the reason.
 struct Stopped;
 
+/// Called with the comments of a trace: the step that begins, the memory that was registered.
+pub type Annotate<'a, B> = dyn FnMut(&mut B, String) + 'a;
+
 /// Plays a scenario with the result of `opener` as endpoint `dut` and the engine as all others.
 /// Returns the application's results that differ from the scenario.
 pub fn play_with_engine<B: Backend>(
@@ -35,6 +40,7 @@ pub fn play_with_engine<B: Backend>(
     dut: EndpointIndex,
     backend: &mut B,
     opener: &mut dyn Opener<B>,
+    annotate: &mut Annotate<'_, B>,
 ) -> Result<Vec<String>, BackendError>
 where
     B::Nic: 'static,
@@ -70,6 +76,7 @@ where
     let mut live = LiveRun {
         scenario,
         backend,
+        annotate,
         subjects,
         tracker: OperationTracker::new(scenario),
         problems: Vec::new(),
@@ -157,7 +164,13 @@ impl<'s, B: Backend> Runner<'s> for LiveRun<'s, '_, B> {
         true
     }
 
-    fn begin(&mut self, _: usize) {}
+    fn begin(&mut self, step: usize) {
+        let text = match self.scenario.steps.get(step) {
+            Some(begins) => begins.describe(step, self.scenario),
+            None => END_OF_STEPS.into(),
+        };
+        (self.annotate)(self.backend, text);
+    }
 
     fn start(&mut self, _: usize, start: &Start<'s>) -> Result<Option<Remote>, Stopped> {
         let id = start.id;
@@ -166,7 +179,10 @@ impl<'s, B: Backend> Runner<'s> for LiveRun<'s, '_, B> {
             let subject = &mut self.subjects[start.at];
             match subject.start(start.token, &start.request, start.seed) {
                 Ok(Started::Operation) => return Ok(None),
-                Ok(Started::Region(remote)) => return Ok(Some(remote)),
+                Ok(Started::Region(remote)) => {
+                    (self.annotate)(self.backend, region_comment(id, remote));
+                    return Ok(Some(remote));
+                }
                 Err(RequestError::TryAgain) => {
                     self.round(&[])?;
                     rounds += 1;
