@@ -153,29 +153,13 @@ impl<N: HostNic> Peer<N> {
     /// Reads memory of the endpoint under test. The result is an [`Arrival::Read`].
     pub fn read(&mut self, name: usize, remote: Remote, length: usize) -> Result<bool, NicError> {
         let local = self.nic.allocate_user(length)?;
-        let region = self.nic.register(local, Access::LOCAL_WRITE)?;
-        let context = self.next_context;
-        let posted = self.nic.post_read(
-            &RdmaRequest {
-                destination: self.to,
-                local,
-                local_key: region.local_key,
-                remote_address: remote.address,
-                remote_key: RemoteKey(remote.key),
-                immediate: None,
-                context,
-            },
-            Doorbell::Ring,
-        );
-        match posted {
-            Ok(()) => {
-                self.next_context += 1;
-                self.reads.push((context, name, local));
-                Ok(true)
-            }
-            Err(NicError::QueueFull) => Ok(false),
-            Err(error) => Err(error),
+        let request = self.rdma_request(local, remote, None)?;
+        let is_posted = is_posted(self.nic.post_read(&request, Doorbell::Ring))?;
+        if is_posted {
+            self.next_context += 1;
+            self.reads.push((request.context, name, local));
         }
+        Ok(is_posted)
     }
 
     /// Writes to memory of the endpoint under test; `false` if the device's queue is full.
@@ -187,28 +171,32 @@ impl<N: HostNic> Peer<N> {
     ) -> Result<bool, NicError> {
         let local = self.nic.allocate_user(bytes.len())?;
         self.nic.fill_user(local.address, bytes)?;
-        let region = self.nic.register(local, Access::LOCAL_WRITE)?;
-        let posted = self.nic.post_write(
-            &RdmaRequest {
-                destination: self.to,
-                local,
-                local_key: region.local_key,
-                remote_address: remote.address,
-                remote_key: RemoteKey(remote.key),
-                immediate,
-                context: self.next_context,
-            },
-            Doorbell::Ring,
-        );
-        match posted {
-            Ok(()) => {
-                self.next_context += 1;
-                self.writes += 1;
-                Ok(true)
-            }
-            Err(NicError::QueueFull) => Ok(false),
-            Err(error) => Err(error),
+        let request = self.rdma_request(local, remote, immediate)?;
+        let is_posted = is_posted(self.nic.post_write(&request, Doorbell::Ring))?;
+        if is_posted {
+            self.next_context += 1;
+            self.writes += 1;
         }
+        Ok(is_posted)
+    }
+
+    /// A request for the memory `local`, which is registered.
+    fn rdma_request(
+        &mut self,
+        local: UserSlice,
+        remote: Remote,
+        immediate: Option<u32>,
+    ) -> Result<RdmaRequest, NicError> {
+        let region = self.nic.register(local, Access::LOCAL_WRITE)?;
+        Ok(RdmaRequest {
+            destination: self.to,
+            local,
+            local_key: region.local_key,
+            remote_address: remote.address,
+            remote_key: RemoteKey(remote.key),
+            immediate,
+            context: self.next_context,
+        })
     }
 
     /// The bytes of registered memory.
@@ -272,22 +260,15 @@ impl<N: HostNic> Peer<N> {
             },
             Doorbell::Ring,
         );
-        match posted {
-            Ok(()) => {
-                self.next_context += 1;
-                self.sending.push((context, sending));
-                self.in_flight += 1;
-                Ok(true)
-            }
-            Err(NicError::QueueFull) => {
-                self.nic.release_buffer(buffer);
-                Ok(false)
-            }
-            Err(error) => {
-                self.nic.release_buffer(buffer);
-                Err(error)
-            }
+        let is_posted = is_posted(posted);
+        if let Ok(true) = is_posted {
+            self.next_context += 1;
+            self.sending.push((context, sending));
+            self.in_flight += 1;
+        } else {
+            self.nic.release_buffer(buffer);
         }
+        is_posted
     }
 
     /// Processes the device's events.
@@ -296,90 +277,72 @@ impl<N: HostNic> Peer<N> {
         let mut completions = std::mem::take(&mut self.completions);
         self.nic.poll(&mut completions, Self::BATCH);
         for completion in completions.drain(..) {
-            match completion.kind {
-                CompletionKind::Send { buffer } => {
-                    self.in_flight -= 1;
-                    let place = self
-                        .sending
-                        .iter()
-                        .position(|(context, _)| *context == completion.context);
-                    let sending = place.map(|place| self.sending.swap_remove(place).1);
-                    match (completion.status, sending) {
-                        (Status::RemoteRnr, Some(sending)) => self.again.push((buffer, sending)),
-                        (Status::Ok, _) => self.nic.release_buffer(buffer),
-                        (status, _) => {
-                            self.nic.release_buffer(buffer);
-                            arrivals.push(Arrival::Failed(status));
-                        }
-                    }
-                }
-                CompletionKind::Recv { buffer, length, .. } => {
-                    if completion.status == Status::Ok {
-                        let bytes = self.nic.buffer(buffer)[..length].to_vec();
-                        arrivals.push(Arrival::Packet(bytes));
-                    }
-                    if self.nic.post_recv(buffer).is_err() {
-                        self.nic.release_buffer(buffer);
-                    }
-                }
-                CompletionKind::RdmaRead => {
-                    let found = self
-                        .reads
-                        .iter()
-                        .position(|(context, ..)| *context == completion.context);
-                    let Some(found) = found else { continue };
-                    let (_, name, local) = self.reads.swap_remove(found);
-                    let result = match completion.status {
-                        Status::Ok => self
-                            .nic
-                            .dump_user(local)
-                            .map_err(|_| Status::LocalQpInternalError),
-                        status => Err(status),
-                    };
-                    arrivals.push(Arrival::Read { name, result });
-                }
-                CompletionKind::RdmaWrite => {
-                    self.writes -= 1;
-                    if completion.status != Status::Ok {
-                        arrivals.push(Arrival::Failed(completion.status));
-                    }
-                }
-                // Scripted endpoints post no user memory.
-                CompletionKind::RecvUser { .. } => {}
-                CompletionKind::RecvRdmaWithImmediate {
-                    buffer, immediate, ..
-                } => {
-                    arrivals.push(Arrival::Written { immediate });
-                    if let Some(buffer) = buffer
-                        && self.nic.post_recv(buffer).is_err()
-                    {
-                        self.nic.release_buffer(buffer);
-                    }
-                }
-            }
+            arrivals.extend(self.complete(&completion));
         }
         if let Some(nic) = &mut self.headerless {
             nic.poll(&mut completions, Self::BATCH);
-            for completion in completions.drain(..) {
-                let CompletionKind::Recv {
-                    buffer,
-                    length,
-                    immediate,
-                    ..
-                } = completion.kind
-                else {
-                    continue;
-                };
-                if completion.status == Status::Ok {
-                    let bytes = nic.buffer(buffer)[..length].to_vec();
-                    arrivals.push(Arrival::Headerless { bytes, immediate });
-                }
-                if nic.post_recv(buffer).is_err() {
-                    nic.release_buffer(buffer);
-                }
-            }
+            let completed = completions.drain(..);
+            arrivals
+                .extend(completed.filter_map(|completion| receive_headerless(nic, &completion)));
         }
         self.completions = completions;
+        self.send_again(&mut arrivals);
+        arrivals
+    }
+
+    /// Processes a completion of the first device.
+    fn complete(&mut self, completion: &Completion) -> Option<Arrival> {
+        let Completion {
+            context, status, ..
+        } = *completion;
+        match completion.kind {
+            CompletionKind::Send { buffer } => {
+                self.in_flight -= 1;
+                let mut sending = self.sending.iter();
+                let place = sending.position(|(sent, _)| *sent == context);
+                let sending = place.map(|place| self.sending.swap_remove(place).1);
+                if let (Status::RemoteRnr, Some(sending)) = (status, sending) {
+                    self.again.push((buffer, sending));
+                    return None;
+                }
+                self.nic.release_buffer(buffer);
+                (status != Status::Ok).then_some(Arrival::Failed(status))
+            }
+            CompletionKind::Recv { buffer, length, .. } => {
+                let arrived = status == Status::Ok;
+                let bytes = arrived.then(|| self.nic.buffer(buffer)[..length].to_vec());
+                post_again(&mut self.nic, buffer);
+                bytes.map(Arrival::Packet)
+            }
+            CompletionKind::RdmaRead => {
+                let found = self.reads.iter().position(|(read, ..)| *read == context)?;
+                let (_, name, local) = self.reads.swap_remove(found);
+                let read = |_| Status::LocalQpInternalError;
+                let result = match status {
+                    Status::Ok => self.nic.dump_user(local).map_err(read),
+                    status => Err(status),
+                };
+                Some(Arrival::Read { name, result })
+            }
+            CompletionKind::RdmaWrite => {
+                self.writes -= 1;
+                (status != Status::Ok).then_some(Arrival::Failed(status))
+            }
+            // Scripted endpoints post no user memory.
+            CompletionKind::RecvUser { .. } => None,
+            CompletionKind::RecvRdmaWithImmediate {
+                buffer, immediate, ..
+            } => {
+                if let Some(buffer) = buffer {
+                    post_again(&mut self.nic, buffer);
+                }
+                Some(Arrival::Written { immediate })
+            }
+        }
+    }
+
+    /// Sends the packets that were answered with RNR again.
+    fn send_again(&mut self, arrivals: &mut Vec<Arrival>) {
         for (buffer, sending) in std::mem::take(&mut self.again) {
             let length = sending.length;
             let bytes = self.nic.buffer(buffer)[..length].to_vec();
@@ -395,7 +358,38 @@ impl<N: HostNic> Peer<N> {
                 Err(_) => arrivals.push(Arrival::Failed(Status::LocalQpInternalError)),
             }
         }
-        arrivals
+    }
+}
+
+/// Whether a request was posted; it was not if the device's queue is full.
+fn is_posted(posted: Result<(), NicError>) -> Result<bool, NicError> {
+    match posted {
+        Err(NicError::QueueFull) => Ok(false),
+        posted => posted.map(|()| true),
+    }
+}
+
+/// Processes a completion of the device for messages without a header.
+fn receive_headerless<N: HostNic>(nic: &mut N, completion: &Completion) -> Option<Arrival> {
+    let CompletionKind::Recv {
+        buffer,
+        length,
+        immediate,
+        ..
+    } = completion.kind
+    else {
+        return None;
+    };
+    let arrived = completion.status == Status::Ok;
+    let bytes = arrived.then(|| nic.buffer(buffer)[..length].to_vec());
+    post_again(nic, buffer);
+    bytes.map(|bytes| Arrival::Headerless { bytes, immediate })
+}
+
+/// Posts the buffer of a completed receive again.
+fn post_again<N: HostNic>(nic: &mut N, buffer: BufferId) {
+    if nic.post_recv(buffer).is_err() {
+        nic.release_buffer(buffer);
     }
 }
 

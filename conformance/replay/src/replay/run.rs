@@ -32,14 +32,10 @@ pub fn replay<'t, B: Backend>(
     hook: Option<&'t mut PacketHook<'t>>,
 ) -> Result<Verdict, BackendError> {
     match replay_trace(trace, dut, strictness, backend, opener, hook) {
-        Err(BackendError::Subject(RequestError::Unsupported(text))) => Ok(Verdict {
-            unsupported: Some(text),
-            ..Verdict::default()
-        }),
+        Err(BackendError::Subject(RequestError::Unsupported(text))) => Ok(Verdict::without(text)),
         Err(error @ BackendError::Subject(_)) => Ok(Verdict {
-            findings: vec![Finding::plain(Severity::Error, error.to_string())],
             never_opened: true,
-            ..Verdict::default()
+            ..Verdict::of_error(error)
         }),
         other => other,
     }
@@ -55,12 +51,7 @@ fn replay_trace<'t, B: Backend>(
 ) -> Result<Verdict, BackendError> {
     let recorded = match endpoint_addresses(trace) {
         Ok(recorded) => recorded,
-        Err(error) => {
-            return Ok(Verdict {
-                findings: vec![Finding::plain(Severity::Error, error.to_string())],
-                ..Verdict::default()
-            });
-        }
+        Err(error) => return Ok(Verdict::of_error(error)),
     };
     backend.reset();
     let mut subject = opener.open(backend, &trace.scenario.endpoints[dut])?;
@@ -78,10 +69,7 @@ fn replay_trace<'t, B: Backend>(
         }
         let nic = backend.open(endpoint)?;
         if let Some(lack) = requirements::device_lacks(trace, nic.queue_pair().attributes()) {
-            return Ok(Verdict {
-                unsupported: Some(lack),
-                ..Verdict::default()
-            });
+            return Ok(Verdict::without(lack));
         }
         actual.push(nic.address());
         let mut peer = Peer::new(at, nic, address)?;
@@ -92,10 +80,7 @@ fn replay_trace<'t, B: Backend>(
         peers.push(peer);
     }
     if let Some(lack) = arm_faults(backend, &trace.scenario, &actual)? {
-        return Ok(Verdict {
-            unsupported: Some(lack),
-            ..Verdict::default()
-        });
+        return Ok(Verdict::without(lack));
     }
     for &known in &trace.scenario.endpoints[dut].address_vector {
         subject.insert(known, &actual[known].to_bytes())?;
@@ -141,6 +126,11 @@ fn replay_trace<'t, B: Backend>(
     };
     // If it stopped early, the verdict has the reason.
     let _ = runner::run(&mut replay);
+    Ok(conclude(replay))
+}
+
+/// Ends the endpoint under test, and adds what its end and the devices show.
+fn conclude<B: Backend>(mut replay: Replay<'_, B>) -> Verdict {
     match replay.subject.end() {
         Ok(()) => {}
         Err(ExitError::Lingers(text)) => replay.verdict.add([Finding::plain(Severity::Note, text)]),
@@ -150,11 +140,11 @@ fn replay_trace<'t, B: Backend>(
             replay.verdict.add([Finding::of(&rules::OUTCOME, text)]);
         }
     }
-    let mut said = vec![(dut, replay.subject.take_device_errors())];
+    let mut said = vec![(replay.dut, replay.subject.take_device_errors())];
     let peers = replay.peers.iter_mut();
     said.extend(peers.map(|peer| (peer.endpoint(), peer.take_device_errors())));
     for (at, errors) in said {
-        let name = &trace.scenario.endpoints[at].name;
+        let name = &replay.trace.scenario.endpoints[at].name;
         let lines = errors.chunk_by(|one, next| one == next).map(|same| {
             let times = match same.len() {
                 1 => String::new(),
@@ -167,5 +157,5 @@ fn replay_trace<'t, B: Backend>(
         });
         replay.verdict.device_errors.extend(lines);
     }
-    Ok(replay.verdict)
+    replay.verdict
 }

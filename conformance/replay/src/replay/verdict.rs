@@ -31,6 +31,22 @@ pub struct Verdict {
 }
 
 impl Verdict {
+    /// There is no result, because a feature is missing.
+    pub(super) fn without(feature: String) -> Self {
+        Verdict {
+            unsupported: Some(feature),
+            ..Verdict::default()
+        }
+    }
+
+    /// Nothing was played, because of an error.
+    pub(super) fn of_error(error: impl std::fmt::Display) -> Self {
+        Verdict {
+            findings: vec![Finding::plain(Severity::Error, error.to_string())],
+            ..Verdict::default()
+        }
+    }
+
     /// The violations of statements of at least this severity.
     pub fn failures(&self, from: Severity) -> impl Iterator<Item = &Finding> {
         let findings = self.findings.iter();
