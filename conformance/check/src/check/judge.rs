@@ -271,27 +271,11 @@ impl CaptureState {
             }
             FrameKind::Datagram => return,
         };
-        let owner = (frame.direction.is_some(), from);
-        let near = (frame.direction.is_some(), conversation.sides[0].id);
-        let requests = &mut conversation.sides[me].requests;
-        let attempt = requests.take(header, identity, position);
-        let is_copy = matches!(attempt, Attempt::Sighting);
-        conversation.undirected.sees_request(me, header, is_copy);
-        let is_repetition = match attempt {
-            Attempt::First => false,
-            Attempt::Repetition => true,
-            Attempt::Sighting => return,
+        let lifetimes = &mut self.lifetimes;
+        let request = note_request(lifetimes, conversation, frame, from, identity, position);
+        let Some((is_repetition, run)) = request else {
+            return;
         };
-        let mut run = None;
-        if is_arrival && header.sequence >= FIRST_TAPPED_SEQUENCE {
-            self.lifetimes.tapped(near.1, header.sequence);
-        } else if !is_repetition {
-            run = Some(self.lifetimes.request(owner, !is_arrival, self.at, header));
-        }
-        if conversation.sides[me].born.is_none() {
-            let is_own = frame.direction == Some(Direction::Outbound);
-            conversation.is_born(me, self.lifetimes.is_born(owner, is_own));
-        }
         match header.kind {
             FrameKind::RdmaReadRequest(rdma) if !is_repetition => {
                 conversation.read_begins(context, header, &rdma, (me, you));
@@ -326,6 +310,7 @@ impl CaptureState {
         let qp_generation =
             self.generations
                 .of(from, is_arrival, header.sequence, &content, connid);
+        let near = (frame.direction.is_some(), conversation.sides[0].id);
         let outer = PacketFrame {
             from,
             qkey: header.qkey,
@@ -356,6 +341,42 @@ fn rdma_identity(rdma: &Rdma) -> u64 {
 fn has_header(frame: &CapturedPacket, parsed: &Result<Packet, ParseError>) -> bool {
     let header_ends = parsed.as_ref().map(|packet| packet.payload.offset);
     frame.cut_off == 0 || header_ends.is_ok_and(|end| end <= frame.there().len())
+}
+
+/// Notes that a device sends a request. Returns whether it repeats one, and the run of its
+/// queue pair; `None` if it is known from another place.
+fn note_request(
+    lifetimes: &mut Lifetimes,
+    conversation: &mut Conversation,
+    frame: &CapturedPacket,
+    from: NodeId,
+    identity: u64,
+    position: Position,
+) -> Option<(bool, Option<u64>)> {
+    let header = &frame.header;
+    let is_arrival = frame.direction == Some(Direction::Inbound);
+    let (me, _) = conversation.ends(from);
+    let owner = (frame.direction.is_some(), from);
+    let requests = &mut conversation.sides[me].requests;
+    let attempt = requests.take(header, identity, position);
+    let is_copy = matches!(attempt, Attempt::Sighting);
+    conversation.undirected.sees_request(me, header, is_copy);
+    if is_copy {
+        return None;
+    }
+    let is_repetition = matches!(attempt, Attempt::Repetition);
+    let mut run = None;
+    if is_arrival && header.sequence >= FIRST_TAPPED_SEQUENCE {
+        let near = conversation.sides[0].id;
+        lifetimes.tapped(near, header.sequence);
+    } else if !is_repetition {
+        run = Some(lifetimes.request(owner, !is_arrival, position.at, header));
+    }
+    if conversation.sides[me].born.is_none() {
+        let is_own = frame.direction == Some(Direction::Outbound);
+        conversation.is_born(me, lifetimes.is_born(owner, is_own));
+    }
+    Some((is_repetition, run))
 }
 
 /// A packet that was sent.
