@@ -277,6 +277,43 @@ struct Counts {
 }
 
 impl Counts {
+    /// Counts a trace.
+    fn count(&mut self, trace: &Trace) {
+        let scenario = &trace.scenario;
+        let endpoint = |at: usize| &scenario.endpoints[at];
+        let operations = Operations::of(trace);
+        for place in sent_requests(trace) {
+            let frame = &trace.capture.frames[place];
+            let sender = trace.endpoint_of[frame.interface];
+            let Some(packet_type) = frame.packet_type() else {
+                continue;
+            };
+            self.add(packet_type.name(), endpoint(sender), true, scenario);
+            if let Some(receiver) = operations.receiver(place) {
+                self.add(packet_type.name(), endpoint(receiver), false, scenario);
+            }
+        }
+        for (place, _) in refusals(trace).filter(|(_, status)| *status == Status::RemoteRnr) {
+            if let Some(packet_type) = trace.capture.frames[place].packet_type() {
+                let traces = self.not_ready.entry(packet_type.name()).or_default();
+                traces.insert(scenario.name.clone());
+            }
+        }
+        for frame in &trace.capture.frames {
+            let at = trace.endpoint_of[frame.interface];
+            let what = match frame.header.kind {
+                frame::FrameKind::RdmaReadRequest(_) => "RDMA read",
+                frame::FrameKind::RdmaWrite(_) if frame.header.immediate.is_some() => {
+                    "RDMA write with immediate"
+                }
+                frame::FrameKind::RdmaWrite(_) => "RDMA write",
+                _ => continue,
+            };
+            let sends = frame.direction == Some(efa_capture::Direction::Outbound);
+            self.add(what, endpoint(at), sends, scenario);
+        }
+    }
+
     /// Adds a packet that the endpoint `by` sends or receives.
     fn add(&mut self, what: &str, by: &EndpointSpec, sends: bool, trace: &Scenario) {
         let name = trace.name.clone();
@@ -314,56 +351,18 @@ pub fn render(traces: &[Trace]) -> (String, Vec<String>) {
     let mut profiles: BTreeMap<String, usize> = BTreeMap::new();
     for trace in traces {
         let scenario = &trace.scenario;
-        let endpoint = |at: usize| &scenario.endpoints[at];
-        let operations = Operations::of(trace);
-        for place in sent_requests(trace) {
-            let frame = &trace.capture.frames[place];
-            let sender = trace.endpoint_of[frame.interface];
-            let Some(packet_type) = frame.packet_type() else {
-                continue;
-            };
-            counts.add(packet_type.name(), endpoint(sender), true, scenario);
-            if let Some(receiver) = operations.receiver(place) {
-                counts.add(packet_type.name(), endpoint(receiver), false, scenario);
-            }
-        }
-        for (place, _) in refusals(trace).filter(|(_, status)| *status == Status::RemoteRnr) {
-            if let Some(packet_type) = trace.capture.frames[place].packet_type() {
-                let traces = counts.not_ready.entry(packet_type.name()).or_default();
-                traces.insert(scenario.name.clone());
-            }
-        }
-        for frame in &trace.capture.frames {
-            let at = trace.endpoint_of[frame.interface];
-            let what = match frame.header.kind {
-                frame::FrameKind::RdmaReadRequest(_) => "RDMA read",
-                frame::FrameKind::RdmaWrite(_) if frame.header.immediate.is_some() => {
-                    "RDMA write with immediate"
-                }
-                frame::FrameKind::RdmaWrite(_) => "RDMA write",
-                _ => continue,
-            };
-            let sends = frame.direction == Some(efa_capture::Direction::Outbound);
-            counts.add(what, endpoint(at), sends, scenario);
-        }
+        counts.count(trace);
         if scenario.is_written() {
             continue;
         }
         with_distinct_ids += usize::from(has_different_ids(trace));
-        let mut generations: Vec<&str> = trace
-            .scenario
-            .endpoints
-            .iter()
-            .map(|endpoint| endpoint.profile.as_deref().unwrap_or("efa2"))
-            .collect();
-        generations.sort_unstable();
-        generations.dedup();
-        *profiles.entry(generations.join(" and ")).or_default() += 1;
+        let profiles_of = scenario.endpoints.iter().map(|it| it.profile.as_deref());
+        let generations: BTreeSet<_> = profiles_of.map(|it| it.unwrap_or("efa2")).collect();
+        let generations = Vec::from_iter(generations).join(" and ");
+        *profiles.entry(generations).or_default() += 1;
     }
-    let by_hand = traces
-        .iter()
-        .filter(|trace| trace.scenario.is_written())
-        .count();
+    let written = traces.iter().filter(|trace| trace.scenario.is_written());
+    let by_hand = written.count();
     let mut page = String::from(INTRODUCTION);
     let mut unexplained = Vec::new();
     // Writing to a String cannot fail.
@@ -378,6 +377,18 @@ pub fn render(traces: &[Trace]) -> (String, Vec<String>) {
         .map(|(names, count)| format!("{names}: {count}"))
         .collect();
     let _ = writeln!(page, "By device generation: {}.\n", generations.join(", "));
+    packet_types(&mut page, &counts, &mut unexplained);
+    kinds(&mut page, traces, &mut unexplained);
+    page.push_str("\n## The traces\n\n| trace | what it shows |\n|---|---|\n");
+    for trace in traces {
+        let description = trace.scenario.description.replace('\n', " ");
+        let _ = writeln!(page, "| {} | {} |", trace.scenario.name, description.trim());
+    }
+    (page, unexplained)
+}
+
+/// The table of packet types, and those that no trace has.
+fn packet_types(page: &mut String, counts: &Counts, unexplained: &mut Vec<String>) {
     page.push_str(
         "## Packet types by release\n\nThe number of traces in which the release sends the type / in \
          which it receives it. Written by hand: in how many a scripted endpoint sends it / it is sent \
@@ -405,10 +416,8 @@ pub fn render(traces: &[Trace]) -> (String, Vec<String>) {
         }
         let _ = write!(page, "| {name} |");
         for &release in &counts.releases {
-            let (sends, receives) = (
-                counts.cell(name, release, true),
-                counts.cell(name, release, false),
-            );
+            let sends = counts.cell(name, release, true);
+            let receives = counts.cell(name, release, false);
             let why = packet_type.and_then(|packet_type| why_not(packet_type, release));
             match (sends, receives, why) {
                 (0, 0, Some(_)) => page.push_str(" not known |"),
@@ -424,11 +433,4 @@ pub fn render(traces: &[Trace]) -> (String, Vec<String>) {
     for (name, why) in missing {
         let _ = writeln!(page, "| {name} | {why} |");
     }
-    kinds(&mut page, traces, &mut unexplained);
-    page.push_str("\n## The traces\n\n| trace | what it shows |\n|---|---|\n");
-    for trace in traces {
-        let description = trace.scenario.description.replace('\n', " ");
-        let _ = writeln!(page, "| {} | {} |", trace.scenario.name, description.trim());
-    }
-    (page, unexplained)
 }

@@ -16,7 +16,7 @@ use efa_play::trace::Trace;
 use efa_replay::compare::Finding;
 use efa_replay::replay::backend::{Backend, BackendError};
 use efa_replay::replay::emu::Emu;
-use efa_replay::replay::{Engine, Opener, Strictness, codec, coverage, live, replay};
+use efa_replay::replay::{Engine, Opener, Strictness, Verdict, codec, coverage, live, replay};
 use serde::{Deserialize, Serialize};
 
 use crate::each_event::{self, Changes};
@@ -186,28 +186,7 @@ where
         // Broken rules explain more than differences do.
         verdict.findings.splice(0..0, judge(capture, name));
     }
-    let mut same = 0;
-    if verdict.failures(options.fail_on).next().is_none() {
-        for seed in 1..=options.seeds {
-            let texts = under_seed(trace, role, seed)?;
-            if texts.is_empty() {
-                same += 1;
-            }
-            verdict.add(
-                texts
-                    .into_iter()
-                    .map(|text| Finding::of(&rules::OUTCOME, format!("seed {seed}: {text}"))),
-            );
-        }
-    }
-    let mut events = 0;
-    if verdict.failures(options.fail_on).next().is_none() {
-        let changes = &options.each_event.0;
-        let turns = each_event::run_with_changes(trace, role, &mut Engine::default(), changes, 1)?;
-        events = turns.runs;
-        let wrong = turns.texts.into_iter();
-        verdict.add(wrong.map(|text| Finding::of(&rules::OUTCOME, text)));
-    }
+    let (same, events) = run_variations(trace, role, options, &mut verdict)?;
     // Failures of the application are consequences of failures on the wire.
     let is_outcome = |finding: &Finding| {
         finding
@@ -247,6 +226,33 @@ where
         Outcome::Failed { findings, capture }
     };
     Ok((outcome, ladder))
+}
+
+/// Repeats a run without failures in random networks, and with changes to its events. Adds what
+/// differs, and returns the number of networks with the same outcome, and of changed runs.
+fn run_variations(
+    trace: &Trace,
+    role: usize,
+    options: &Options,
+    verdict: &mut Verdict,
+) -> Result<(usize, usize), BackendError> {
+    let (mut same, mut events) = (0, 0);
+    let outcome = |text: String| Finding::of(&rules::OUTCOME, text);
+    if verdict.failures(options.fail_on).next().is_none() {
+        for seed in 1..=options.seeds {
+            let texts = under_seed(trace, role, seed)?;
+            same += usize::from(texts.is_empty());
+            let texts = texts.into_iter().map(|text| format!("seed {seed}: {text}"));
+            verdict.add(texts.map(outcome));
+        }
+    }
+    if verdict.failures(options.fail_on).next().is_none() {
+        let changes = &options.each_event.0;
+        let turns = each_event::run_with_changes(trace, role, &mut Engine::default(), changes, 1)?;
+        events = turns.runs;
+        verdict.add(turns.texts.into_iter().map(outcome));
+    }
+    Ok((same, events))
 }
 
 /// The passive checker's findings about the endpoint on the host `name` in the capture of a run.

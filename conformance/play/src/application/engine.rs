@@ -186,6 +186,27 @@ impl<N: HostNic> CoreApplication<N> {
         })
     }
 
+    fn register(
+        &mut self,
+        token: Token,
+        payload: Payload,
+        access: &[RegionAccess],
+    ) -> Result<Started, RequestError> {
+        let memory = self.memory(&payload.bytes())?;
+        let access = access.iter().fold(Access::LOCAL_WRITE, |bits, access| {
+            bits | match access {
+                RegionAccess::RemoteRead => Access::REMOTE_READ,
+                RegionAccess::RemoteWrite => Access::REMOTE_WRITE,
+            }
+        });
+        let region = self.endpoint.register(memory, access)?;
+        self.regions.insert(token, memory);
+        Ok(Started::Region(Remote {
+            address: memory.address,
+            key: region.remote_key.0,
+        }))
+    }
+
     fn start_atomic(
         &mut self,
         token: Token,
@@ -273,10 +294,8 @@ impl<N: HostNic> Application for CoreApplication<N> {
     fn start(&mut self, token: Token, request: &Request) -> Result<Started, RequestError> {
         match *request {
             Request::Recv { length, from, tag } => {
-                let source = match from {
-                    None => SourceFilter::Any,
-                    Some(peer) => SourceFilter::Peer(self.peer(peer)?),
-                };
+                let source = from.map(|peer| self.peer(peer)).transpose()?;
+                let source = source.map_or(SourceFilter::Any, SourceFilter::Peer);
                 let memory = self.blank(length)?;
                 self.endpoint.recv(RecvArgs {
                     tag: tag.map(|tag| TagFilter {
@@ -312,21 +331,7 @@ impl<N: HostNic> Application for CoreApplication<N> {
             Request::Register {
                 payload,
                 ref access,
-            } => {
-                let memory = self.memory(&payload.bytes())?;
-                let access = access.iter().fold(Access::LOCAL_WRITE, |bits, access| {
-                    bits | match access {
-                        RegionAccess::RemoteRead => Access::REMOTE_READ,
-                        RegionAccess::RemoteWrite => Access::REMOTE_WRITE,
-                    }
-                });
-                let region = self.endpoint.register(memory, access)?;
-                self.regions.insert(token, memory);
-                return Ok(Started::Region(Remote {
-                    address: memory.address,
-                    key: region.remote_key.0,
-                }));
-            }
+            } => return self.register(token, payload, access),
             Request::Write {
                 to,
                 remote,

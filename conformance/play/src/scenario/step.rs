@@ -56,15 +56,9 @@ impl Step {
     /// include this line, so that packets can be attributed to steps.
     pub fn describe(&self, index: usize, scenario: &Scenario) -> String {
         let name = |at: EndpointIndex| scenario.endpoints[at].name.as_str();
-        let names = |all: &[EndpointIndex]| {
-            if all.is_empty() {
-                "all".to_owned()
-            } else {
-                all.iter()
-                    .map(|&at| name(at))
-                    .collect::<Vec<_>>()
-                    .join(", ")
-            }
+        let names = |all: &[EndpointIndex]| match all {
+            [] => "all".to_owned(),
+            some => Vec::from_iter(some.iter().map(|&at| name(at))).join(", "),
         };
         let text = match &self.action {
             Action::Start {
