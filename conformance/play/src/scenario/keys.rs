@@ -88,8 +88,24 @@ impl<'a> Keys<'a> {
 
     /// All remaining keys, of a table that is read as a structure.
     pub(super) fn rest<T: DeserializeOwned>(&mut self) -> Result<T> {
-        let rest = Value::Object(std::mem::take(&mut self.values).into_iter().collect());
-        serde_path_to_error::deserialize(rest)
+        let rest = std::mem::take(&mut self.values);
+        self.read_whole(Value::Object(rest.into_iter().collect()))
+    }
+
+    /// All keys of a step that is read as a variant, which `do` names.
+    pub(super) fn variant<T: DeserializeOwned>(&mut self) -> Result<T> {
+        let name: String = self.need("do")?;
+        self.table = format!("`{name}`");
+        let rest = std::mem::take(&mut self.values);
+        self.read_whole(Value::Object(
+            [(name, Value::Object(rest.into_iter().collect()))]
+                .into_iter()
+                .collect(),
+        ))
+    }
+
+    fn read_whole<T: DeserializeOwned>(&self, value: Value) -> Result<T> {
+        serde_path_to_error::deserialize(value)
             .map_err(|error| self.explain("", error.path(), error.inner()))
     }
 
@@ -109,21 +125,26 @@ impl<'a> Keys<'a> {
         self.error(key, "unknown key", suggest(key, known.iter().copied()))
     }
 
-    /// Refuses unknown keys.
-    pub(super) fn finish(self) -> Result<()> {
-        let first = self.values.keys().min_by_key(|key| self.lines[*key]);
-        let Some(key) = first else {
-            return Ok(());
-        };
-        if self.asked.iter().any(|asked| resembles(key, asked)) {
-            return Err(self.unknown(key, &self.asked));
+    /// The error for a key that the table does not have, or of which it has a misspelt one.
+    fn surplus(&self, key: &str, known: &[&str]) -> ScenarioError {
+        if known.iter().any(|known| resembles(key, known)) {
+            return self.unknown(key, known);
         }
-        let takes: Vec<String> = self.asked.iter().map(|key| format!("`{key}`")).collect();
-        Err(self.error(
+        let takes: Vec<String> = known.iter().map(|key| format!("`{key}`")).collect();
+        self.error(
             key,
             format!("{} does not take this key", self.table),
             format!("it takes {}", takes.join(", ")),
-        ))
+        )
+    }
+
+    /// Refuses unknown keys.
+    pub(super) fn finish(self) -> Result<()> {
+        let first = self.values.keys().min_by_key(|key| self.lines[*key]);
+        match first {
+            Some(key) => Err(self.surplus(key, &self.asked)),
+            None => Ok(()),
+        }
     }
 
     /// Explains why a value was not read. `path` is the position in the value of `key`.
@@ -139,9 +160,18 @@ impl<'a> Keys<'a> {
             _ => None,
         }));
         keys.retain(|key| !key.is_empty());
-        let outer = keys.first().copied().unwrap_or_default();
-        let inner = keys.last().copied().unwrap_or_default();
-        self.source
-            .explain(self.line_of(outer), inner, &error.to_string())
+        let text = error.to_string();
+        let quoted: Vec<&str> = text.split('`').skip(1).step_by(2).collect();
+        match (keys.as_slice(), quoted.as_slice()) {
+            ([], [field]) if text.starts_with("missing field") => return self.missing(field),
+            ([key], [field, known @ ..]) if text.starts_with("unknown field") && key == field => {
+                return self.surplus(field, known);
+            }
+            _ => {}
+        }
+        // Without a place it is the name of a variant.
+        let outer = keys.first().copied().unwrap_or("do");
+        let inner = keys.last().copied().unwrap_or("do");
+        self.source.explain(self.line_of(outer), inner, &text)
     }
 }

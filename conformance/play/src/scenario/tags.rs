@@ -63,8 +63,9 @@ pub struct TagStep {
     pub action: TagAction,
 }
 
-/// The action of a step.
-#[derive(Clone, Debug)]
+/// The action of a step, which `do` names in lower case.
+#[derive(Clone, Debug, Deserialize)]
+#[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum TagAction {
     Receive {
         at: End,
@@ -84,6 +85,7 @@ pub enum TagAction {
         /// The number of handled unexpected messages, if the operation reports it.
         handled: Option<u32>,
         /// Whether a success is reported too.
+        #[serde(default)]
         signaled: bool,
     },
     /// `b` deletes a tag.
@@ -108,6 +110,7 @@ pub enum TagAction {
         /// The message that requested the rendezvous.
         of: String,
         /// The offset in the data at which the read begins.
+        #[serde(default)]
         offset: usize,
         /// Bytes that are read; the rest of the data by default.
         length: Option<usize>,
@@ -263,19 +266,6 @@ enum NamedKind {
     Operation,
 }
 
-/// The values of `do`.
-#[derive(Clone, Copy, Deserialize)]
-#[serde(rename_all = "lowercase")]
-enum TagStepName {
-    Receive,
-    Add,
-    Delete,
-    Sync,
-    Send,
-    Read,
-    See,
-}
-
 /// Reads steps; tracks the names of earlier ones.
 #[derive(Default)]
 struct TagSteps {
@@ -283,103 +273,63 @@ struct TagSteps {
 }
 
 impl TagSteps {
-    fn step(&mut self, source: &Source<'_>, raw: RawTable) -> Result<TagStep> {
-        let (name, mut keys) = Keys::step(source, raw)?;
-        let action = self.action(name, &mut keys)?;
-        let line = keys.line;
-        keys.finish()?;
-        Ok(TagStep { line, action })
-    }
-
     /// Names of earlier steps are looked up before the step has its own.
-    fn action(&mut self, name: TagStepName, keys: &mut Keys<'_>) -> Result<TagAction> {
+    fn step(&mut self, source: &Source<'_>, raw: RawTable) -> Result<TagStep> {
         use NamedKind::{Message as Plain, Operation, Receive, Rendezvous, Tag};
-        Ok(match name {
-            TagStepName::Receive => TagAction::Receive {
-                at: keys.need("at")?,
-                id: self.id(keys, Receive)?,
-                length: keys.need("length")?,
-            },
-            TagStepName::Add => TagAction::Add {
-                id: self.id(keys, Tag)?,
-                tag: keys.need("tag")?,
-                mask: keys.optional("mask")?,
-                length: keys.need("length")?,
-                handled: keys.optional("handled")?,
-                signaled: keys.optional("signaled")?.unwrap_or_default(),
-            },
-            TagStepName::Delete => TagAction::Delete {
-                of: self.of(keys, Tag)?,
-                id: self.id(keys, Operation)?,
-                handled: keys.optional("handled")?,
-            },
-            TagStepName::Sync => TagAction::Sync {
-                id: self.id(keys, Operation)?,
-                handled: keys.need("handled")?,
-            },
-            TagStepName::Send => {
-                let at = keys.need("at")?;
-                let message = keys.need("message")?;
-                let named = match &message {
+        let mut keys = Keys::new(source, "the step", raw);
+        let action = keys.variant()?;
+        match &action {
+            TagAction::Receive { id, .. } => self.id(&keys, id, Receive)?,
+            TagAction::Add { id, .. } => self.id(&keys, id, Tag)?,
+            TagAction::Delete { id, of, .. } => {
+                self.earlier(&keys, ["of", "of"], [of], &[Tag])?;
+                self.id(&keys, id, Operation)?;
+            }
+            TagAction::Sync { id, .. } => self.id(&keys, id, Operation)?,
+            TagAction::Send { id, message, .. } => {
+                let named = match message {
                     Message::Rendezvous { again, .. } => {
-                        self.earlier(keys, ["message", "again"], again, &[Rendezvous])?;
+                        self.earlier(&keys, ["message", "again"], again, &[Rendezvous])?;
                         Rendezvous
                     }
                     Message::Finish { of } => {
-                        self.earlier(keys, ["message", "of"], [of], &[Rendezvous])?;
+                        self.earlier(&keys, ["message", "of"], [of], &[Rendezvous])?;
                         Plain
                     }
                     _ => Plain,
                 };
-                TagAction::Send {
-                    at,
-                    id: self.id(keys, named)?,
-                    message,
-                    status: keys.optional("status")?,
-                }
+                self.id(&keys, id, named)?;
             }
-            TagStepName::Read => TagAction::Read {
-                of: self.of(keys, Rendezvous)?,
-                id: self.id(keys, Operation)?,
-                offset: keys.optional("offset")?.unwrap_or_default(),
-                length: keys.optional("length")?,
-                status: keys.optional("status")?,
-            },
-            TagStepName::See => {
-                let at = keys.need("at")?;
-                let completions: Vec<Expected> = keys.need("completions")?;
-                for seen in &completions {
+            TagAction::Read { id, of, .. } => {
+                self.earlier(&keys, ["of", "of"], [of], &[Rendezvous])?;
+                self.id(&keys, id, Operation)?;
+            }
+            TagAction::See { completions, .. } => {
+                for seen in completions {
                     for (key, name, of) in [
                         ("id", Some(&seen.id), &[Receive, Tag, Operation][..]),
                         ("holds", seen.holds.as_ref(), &[Plain, Rendezvous]),
                         ("ends", seen.ends.as_ref(), &[Rendezvous]),
                     ] {
-                        self.earlier(keys, ["completions", key], name, of)?;
+                        self.earlier(&keys, ["completions", key], name, of)?;
                     }
                 }
-                TagAction::See { at, completions }
             }
-        })
+        }
+        let line = keys.line;
+        Ok(TagStep { line, action })
     }
 
-    /// The step's own name.
-    fn id(&mut self, keys: &mut Keys<'_>, named: NamedKind) -> Result<String> {
-        let id: String = keys.need("id")?;
-        match self.known.insert(id.clone(), named) {
-            None => Ok(id),
+    /// Takes the step's own name.
+    fn id(&mut self, keys: &Keys<'_>, id: &str, named: NamedKind) -> Result<()> {
+        match self.known.insert(id.to_owned(), named) {
+            None => Ok(()),
             Some(_) => Err(keys.error(
                 "id",
                 format!("`{id}` is the name of an earlier step, too"),
                 "give each step a name of its own",
             )),
         }
-    }
-
-    /// The value of `of`.
-    fn of(&self, keys: &mut Keys<'_>, named: NamedKind) -> Result<String> {
-        let of = keys.need("of")?;
-        self.earlier(keys, ["of", "of"], [&of], &[named])?;
-        Ok(of)
     }
 
     /// Refuses names that are not of earlier steps of these sorts. They are the value of a key, or
