@@ -1,32 +1,39 @@
-//! Constructed conversations: captures from the view of one of two endpoints.
+//! Constructed conversations: the packets of endpoints, and captures from the view of one of two.
 
 use std::time::Duration;
 
 use efa_capture::frame::{Frame, FrameKind, Repr};
 use efa_capture::{CaptureTap, Direction, Interface, InterfaceId, Writer};
-use efa_core::address::{Qkey, Qpn, RawAddress};
+use efa_core::address::{Gid, Qkey, Qpn, RawAddress};
 use efa_core::nic::Status;
-use efa_core::wire::{Connid, ExtraFeatures, Handshake, Repr as PacketRepr, ReqOptions};
-use efa_testing::addresses::gid;
+use efa_core::wire::{
+    AtomRsp, Connid, Cts, CtsData, EagerRtm, Eor, ExtraFeatures, Handshake, LongctsRtm,
+    LongreadRtm, MediumRtm, MsgId, OpeType, PeerError, ReadNack, ReadRsp, Receipt, RecvId,
+    Repr as PacketRepr, ReqOptions, RmaIov, RmaIovs, Rtr, RtrKind, SendId,
+};
 
-/// One of the two endpoints. The capture is that of `A`.
+/// An endpoint. The captures of [`Talk`] are those of `A`.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum End {
     /// The endpoint that recorded the capture.
     A,
     /// Its peer.
     B,
+    /// An endpoint that takes no part in their conversation.
+    C,
 }
 
 impl End {
     /// Its raw address.
     pub fn address(self) -> RawAddress {
-        let last: u8 = if self == End::A { 1 } else { 2 };
-        RawAddress {
-            gid: gid(last.into()),
-            qpn: Qpn(u16::from(last) * 10),
-            qkey: Qkey(u32::from(last) * 0x1111),
-        }
+        let number = self as u8 + 1;
+        let mut gid = [0; 16];
+        gid[15] = number;
+        RawAddress::new(
+            Gid(gid),
+            Qpn(number.into()),
+            Qkey(0x1000 + u32::from(number)),
+        )
     }
 
     /// Its connection id, the same as its Q-key.
@@ -46,6 +53,160 @@ impl End {
     /// The options of a request afterwards.
     pub fn known(self) -> ReqOptions {
         ReqOptions::with_connid(self.connid())
+    }
+
+    /// A HANDSHAKE with these features.
+    pub fn handshake(self, features: ExtraFeatures) -> Handshake {
+        Handshake {
+            extra_info: features.into(),
+            connid: Some(self.connid()),
+            device_version: Some(0xefa1),
+            ..Handshake::default()
+        }
+    }
+
+    /// An eager message to a peer that knows its sender.
+    pub fn eager(self, msg_id: u32) -> EagerRtm {
+        EagerRtm::new(MsgId(msg_id), self.known())
+    }
+
+    /// Likewise with delivery complete.
+    pub fn dc_eager(self, msg_id: u32, send_id: u32) -> EagerRtm {
+        EagerRtm {
+            receipt: Some(SendId(send_id)),
+            ..self.eager(msg_id)
+        }
+    }
+
+    /// Likewise a part of a message of 300 bytes.
+    pub fn medium(self, msg_id: u32, seg_offset: u64) -> MediumRtm {
+        MediumRtm {
+            msg_id: MsgId(msg_id),
+            msg_length: 300,
+            seg_offset,
+            options: self.known(),
+            ..MediumRtm::default()
+        }
+    }
+
+    /// Likewise the request of a long-CTS message.
+    pub fn long_cts(self, msg_id: u32, msg_length: u64, send_id: u32) -> LongctsRtm {
+        LongctsRtm {
+            msg_id: MsgId(msg_id),
+            msg_length,
+            send_id: SendId(send_id),
+            credit_request: 32,
+            options: self.known(),
+            ..LongctsRtm::default()
+        }
+    }
+
+    /// Likewise a message that the peer reads from this memory.
+    pub fn long_read(self, msg_id: u32, send_id: u32, memory: RmaIov) -> LongreadRtm {
+        LongreadRtm {
+            msg_id: MsgId(msg_id),
+            msg_length: memory.len(),
+            send_id: SendId(send_id),
+            read_iov: RmaIovs::new(&[memory]).unwrap(),
+            options: self.known(),
+            ..LongreadRtm::default()
+        }
+    }
+
+    /// Likewise the request of a read of this memory, with its first window.
+    pub fn long_rtr(self, recv_id: u32, recv_length: u32, memory: RmaIov) -> Rtr {
+        Rtr {
+            kind: RtrKind::Longcts,
+            rma_iov: RmaIovs::new(&[memory]).unwrap(),
+            msg_length: memory.len(),
+            recv_id: RecvId(recv_id),
+            recv_length,
+            options: self.known(),
+        }
+    }
+
+    /// The first data for the read `recv_id` of the peer.
+    pub fn read_rsp(self, recv_id: u32, send_id: u32, seg_length: u64) -> ReadRsp {
+        ReadRsp {
+            connid: Some(self.connid()),
+            recv_id: RecvId(recv_id),
+            send_id: SendId(send_id),
+            seg_length,
+            ..ReadRsp::default()
+        }
+    }
+
+    /// The old elements for the atomic `recv_id` of the peer.
+    pub fn atom_rsp(self, recv_id: u32, seg_length: u64) -> AtomRsp {
+        AtomRsp {
+            connid: Some(self.connid()),
+            recv_id: RecvId(recv_id),
+            seg_length,
+            ..AtomRsp::default()
+        }
+    }
+
+    /// The RECEIPT of message `msg_id`, for the operation `send_id` of the peer.
+    pub fn receipt(self, send_id: u32, msg_id: u32) -> Receipt {
+        Receipt {
+            connid: Some(self.connid()),
+            send_id: SendId(send_id),
+            msg_id: MsgId(msg_id),
+            ..Receipt::default()
+        }
+    }
+
+    /// The refusal to read for the operation `send_id` of the peer.
+    pub fn read_nack(self, send_id: u32, recv_id: u32) -> ReadNack {
+        ReadNack {
+            connid: Some(self.connid()),
+            send_id: SendId(send_id),
+            recv_id: RecvId(recv_id),
+            ..ReadNack::default()
+        }
+    }
+
+    /// A window for the operation `send_id` of the peer.
+    pub fn cts(self, send_id: u32, recv_id: u32, recv_length: u64) -> Cts {
+        Cts {
+            connid: Some(self.connid()),
+            send_id: SendId(send_id),
+            recv_id: RecvId(recv_id),
+            recv_length,
+            ..Cts::default()
+        }
+    }
+
+    /// Data for the operation `recv_id` of the peer.
+    pub fn data(self, recv_id: u32, seg_offset: u64, seg_length: u64) -> CtsData {
+        CtsData {
+            connid: Some(self.connid()),
+            recv_id: RecvId(recv_id),
+            seg_length,
+            seg_offset,
+            ..CtsData::default()
+        }
+    }
+
+    /// The end of the reads for the operation `send_id` of the peer.
+    pub fn eor(self, send_id: u32) -> Eor {
+        Eor {
+            connid: Some(self.connid()),
+            send_id: SendId(send_id),
+            recv_id: RecvId(10),
+            ..Eor::default()
+        }
+    }
+
+    /// One `side` of message `msg_id` aborts it.
+    pub fn peer_error(self, msg_id: u32, op_id: u32, side: OpeType) -> PeerError {
+        PeerError {
+            msg_id: MsgId(msg_id),
+            op_id,
+            emitter_ope_type: side,
+            connid: Some(self.connid()),
+            ..PeerError::default()
+        }
     }
 }
 
@@ -89,13 +250,7 @@ impl Talk {
 
     /// Sends a HANDSHAKE with these features. Returns the number of its frame.
     pub fn handshake(&mut self, from: End, features: ExtraFeatures) -> u32 {
-        let handshake = Handshake {
-            extra_info: features.into(),
-            connid: Some(from.connid()),
-            device_version: Some(0xefa1),
-            ..Handshake::default()
-        };
-        self.packet(from, &handshake, b"")
+        self.packet(from, &from.handshake(features), b"")
     }
 
     /// Sends a packet and returns the frame's number.

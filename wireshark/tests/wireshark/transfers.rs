@@ -11,10 +11,9 @@ use efa_core::address::Qkey;
 use efa_core::nic::Status;
 use efa_core::rules::{Chapter, RULES};
 use efa_core::wire::{
-    AtomRsp, AtomicDatatype, AtomicOp, Cts, CtsData, CtsFlags, EagerRtm, EagerRtw, Eor,
-    ExtraFeatures, Handshake, Header, LongctsRtm, LongreadRtm, LongreadRtw, MediumRtm, MsgId,
-    ReadNack, ReadRsp, Receipt, RecvId, Repr as _, ReqFlags, RmaIov, RmaIovs, Rta, RtaKind, Rtr,
-    RtrKind, RuntreadRtm, SendId, UserRecvQp,
+    AtomicDatatype, AtomicOp, Cts, CtsFlags, EagerRtm, EagerRtw, ExtraFeatures, Handshake, Header,
+    LongctsRtm, LongreadRtw, MediumRtm, MsgId, RecvId, Repr as _, ReqFlags, RmaIov, RmaIovs, Rta,
+    RtaKind, RuntreadRtm, SendId, UserRecvQp,
 };
 use efa_device_model::link::RemoteRange;
 use efa_testing::pattern;
@@ -137,49 +136,6 @@ impl Followed {
     }
 }
 
-fn cts(to: SendId, recv_id: u32, recv_length: u64, from: End) -> Header {
-    Cts {
-        connid: Some(from.connid()),
-        send_id: to,
-        recv_id: RecvId(recv_id),
-        recv_length,
-        ..Cts::default()
-    }
-    .into()
-}
-
-/// A window of an emulated read.
-fn read_window(to: SendId, recv_id: u32, recv_length: u64, from: End) -> Header {
-    Cts {
-        connid: Some(from.connid()),
-        send_id: to,
-        recv_id: RecvId(recv_id),
-        recv_length,
-        flags: CtsFlags::EMULATED_READ,
-    }
-    .into()
-}
-
-fn data(recv_id: u32, offset: u64, length: u64, from: End) -> Header {
-    CtsData {
-        recv_id: RecvId(recv_id),
-        seg_length: length,
-        seg_offset: offset,
-        connid: Some(from.connid()),
-        ..CtsData::default()
-    }
-    .into()
-}
-
-fn eor(to: SendId) -> Header {
-    Eor {
-        send_id: to,
-        connid: Some(End::B.connid()),
-        ..Eor::default()
-    }
-    .into()
-}
-
 fn rdma(memory: RmaIov, offset: u32) -> Rdma {
     Rdma {
         remote: RemoteRange::new(memory.addr(), memory.key() as u32),
@@ -202,22 +158,6 @@ fn read<const N: usize>(talk: &mut Talk, memory: RmaIov, parts: [&[u8]; N]) -> (
     (request, responses)
 }
 
-fn eager(from: End, msg_id: u32) -> Header {
-    EagerRtm::new(MsgId(msg_id), from.known()).into()
-}
-
-fn longcts(from: End, msg_id: u32, length: u64) -> LongctsRtm {
-    LongctsRtm {
-        msg_id: MsgId(msg_id),
-        msg_length: length,
-        send_id: SendId(7),
-        credit_request: 32,
-        tag: Some(0xcafe),
-        options: from.known(),
-        ..LongctsRtm::default()
-    }
-}
-
 #[test]
 fn long_cts_messages_are_followed_to_the_end() {
     let Some(tshark) = Tshark::find() else { return };
@@ -225,17 +165,18 @@ fn long_cts_messages_are_followed_to_the_end() {
     let mut talk = Talk::new();
     let request = LongctsRtm {
         options: End::A.unknown(),
-        ..longcts(End::A, 0, 300)
+        tag: Some(0xcafe),
+        ..End::A.long_cts(0, 300, 7)
     };
     let rtm = talk.packet(End::A, &request, &message[..100]);
     let from_b = talk.handshake(End::B, ALL);
-    let first_cts = talk.packet(End::B, &cts(SendId(7), 9, 150, End::B), b"");
+    let first_cts = talk.packet(End::B, &End::B.cts(7, 9, 150), b"");
     let from_a = talk.handshake(End::A, ALL);
-    let late = talk.packet(End::A, &data(9, 200, 50, End::A), &message[200..250]);
-    let early = talk.packet(End::A, &data(9, 100, 100, End::A), &message[100..200]);
-    let next = talk.packet(End::A, &eager(End::A, 1), b"another message");
-    let second_cts = talk.packet(End::B, &cts(SendId(7), 9, 50, End::B), b"");
-    let last = talk.packet(End::A, &data(9, 250, 50, End::A), &message[250..]);
+    let late = talk.packet(End::A, &End::A.data(9, 200, 50), &message[200..250]);
+    let early = talk.packet(End::A, &End::A.data(9, 100, 100), &message[100..200]);
+    let next = talk.packet(End::A, &End::A.eager(1), b"another message");
+    let second_cts = talk.packet(End::B, &End::B.cts(7, 9, 50), b"");
+    let last = talk.packet(End::A, &End::A.data(9, 250, 50), &message[250..]);
 
     let followed = Followed::new(&tshark, talk);
     followed.is_transfer(
@@ -275,15 +216,12 @@ fn medium_messages_reorder_and_wait_their_turn() {
     talk.handshake(End::A, ALL);
     let segment = |offset: usize| -> Header {
         MediumRtm {
-            msg_id: MsgId(0),
             msg_length: 250,
-            seg_offset: offset as u64,
-            options: End::B.known(),
-            ..MediumRtm::default()
+            ..End::B.medium(0, offset as u64)
         }
         .into()
     };
-    let ahead = talk.packet(End::B, &eager(End::B, 1), b"early");
+    let ahead = talk.packet(End::B, &End::B.eager(1), b"early");
     // The peer's first message would be number 0 only if the capture has its beginning.
     let second = talk.packet(End::B, &segment(100), &message[100..200]);
     let third = talk.packet(End::B, &segment(200), &message[200..]);
@@ -311,7 +249,7 @@ fn packets_show_both_ends_announced_features() {
     let from_b = talk.handshake(End::B, of_b);
     let of_a = ExtraFeatures::RDMA_READ.union(ExtraFeatures::RUNTING_READ);
     let from_a = talk.handshake(End::A, of_a);
-    let message = talk.packet(End::A, &eager(End::A, 1), b"y");
+    let message = talk.packet(End::A, &End::A.eager(1), b"y");
     let (read, []) = read(&mut talk, RmaIov::new(1, 3, 2), []);
 
     let followed = Followed::new(&tshark, talk);
@@ -352,7 +290,7 @@ fn message_ids_wrap() {
     let mut talk = Talk::new();
     let frames: Vec<_> = [0xffff_fffe, 0, 0xffff_ffff, 1]
         .into_iter()
-        .map(|id| talk.packet(End::B, &eager(End::B, id), b"x"))
+        .map(|id| talk.packet(End::B, &End::B.eager(id), b"x"))
         .collect();
     let followed = Followed::new(&tshark, talk);
     let order: Vec<u64> = frames
@@ -376,19 +314,11 @@ fn a_long_read_contains_its_rdma_reads() {
     let message = pattern(200, 0);
     let mut talk = Talk::acquainted(ALL);
     let iov = [RmaIov::new(0x7000_0000_1000, 200, 0x55)];
-    let rtm = LongreadRtm {
-        msg_id: MsgId(0),
-        msg_length: 200,
-        send_id: SendId(3),
-        read_iov: RmaIovs::new(&iov).unwrap(),
-        options: End::A.known(),
-        ..LongreadRtm::default()
-    };
-    let rtm = talk.packet(End::A, &rtm, b"");
+    let rtm = talk.packet(End::A, &End::A.long_read(0, 3, iov[0]), b"");
     let parts = [&message[..150], &message[150..]];
     let (request, [one, two]) = read(&mut talk, iov[0], parts);
-    let eor = talk.packet(End::B, &eor(SendId(3)), b"");
-    // A read of other memory is not a part of it.
+    let eor = talk.packet(End::B, &End::B.eor(3), b"");
+    // A read of other memory is no part of it.
     let other = RmaIov::new(0x7000_0000_1000, 200, 0x56);
     let (direct, []) = read(&mut talk, other, []);
     let sequence = talk.next_sequence(End::B) - 1;
@@ -422,30 +352,15 @@ fn a_long_read_contains_its_rdma_reads() {
 fn a_refused_long_read_continues_as_long_cts() {
     let Some(tshark) = Tshark::find() else { return };
     let mut talk = Talk::acquainted(ALL);
-    let iov = [RmaIov::new(0x1000, 50, 1)];
-    let request = LongreadRtm {
-        msg_length: 50,
-        send_id: SendId(3),
-        read_iov: RmaIovs::new(&iov).unwrap(),
-        options: End::A.known(),
-        ..LongreadRtm::default()
-    };
+    let request = End::A.long_read(0, 3, RmaIov::new(0x1000, 50, 1));
     let rtm = talk.packet(End::A, &request, b"");
-    let nack = ReadNack {
-        send_id: SendId(3),
-        connid: Some(End::B.connid()),
-        ..ReadNack::default()
-    };
+    let nack = End::B.read_nack(3, 0);
     let nack = talk.packet(End::B, &nack, b"");
-    let mut again = LongctsRtm {
-        tag: None,
-        send_id: SendId(3),
-        ..longcts(End::A, 0, 50)
-    };
+    let mut again = End::A.long_cts(0, 50, 3);
     again.options.flags = ReqFlags::READ_NACK;
     let again = talk.packet(End::A, &again, b"");
-    let grant = talk.packet(End::B, &cts(SendId(3), 1, 50, End::B), b"");
-    let all = talk.packet(End::A, &data(1, 0, 50, End::A), &pattern(50, 0));
+    let grant = talk.packet(End::B, &End::B.cts(3, 1, 50), b"");
+    let all = talk.packet(End::A, &End::A.data(1, 0, 50), &pattern(50, 0));
     let followed = Followed::new(&tshark, talk);
     followed.is_transfer(
         "Long READ message, continued as long-CTS",
@@ -471,7 +386,7 @@ fn a_runting_read_is_one_transfer() {
     let one = talk.packet(End::A, &segment(0), &[1; 60]);
     let two = talk.packet(End::A, &segment(60), &[2; 40]);
     let (read, [rest]) = read(&mut talk, RmaIov::new(0x1000 + 100, 200, 1), [&[3; 200]]);
-    let eor = talk.packet(End::B, &eor(SendId(3)), b"");
+    let eor = talk.packet(End::B, &End::B.eor(3), b"");
     let followed = Followed::new(&tshark, talk);
     followed.is_transfer("Runting read message", &[one, two, read, rest, eor]);
     assert_eq!(
@@ -487,26 +402,17 @@ fn emulated_reads_and_atomics_lead_to_their_responses() {
     let memory = pattern(120, 0);
     let mut talk = Talk::acquainted(ALL);
     let iov = [RmaIov::new(0x1000, 120, 1)];
-    let request = Rtr {
-        kind: RtrKind::Longcts,
-        rma_iov: RmaIovs::new(&iov).unwrap(),
-        msg_length: 120,
-        recv_id: RecvId(4),
-        recv_length: 80,
-        options: End::A.known(),
-    };
+    let request = End::A.long_rtr(4, 80, iov[0]);
     let rtr = talk.packet(End::A, &request, b"");
-    let response = ReadRsp {
-        connid: Some(End::B.connid()),
-        recv_id: RecvId(4),
-        send_id: SendId(5),
-        seg_length: 50,
-        ..ReadRsp::default()
-    };
+    let response = End::B.read_rsp(4, 5, 50);
     let readrsp = talk.packet(End::B, &response, &memory[..50]);
-    let window = talk.packet(End::B, &data(4, 50, 30, End::B), &memory[50..80]);
-    let grant = talk.packet(End::A, &read_window(SendId(5), 4, 40, End::A), b"");
-    let last = talk.packet(End::B, &data(4, 80, 40, End::B), &memory[80..]);
+    let window = talk.packet(End::B, &End::B.data(4, 50, 30), &memory[50..80]);
+    let window_of_read = Cts {
+        flags: CtsFlags::EMULATED_READ,
+        ..End::A.cts(5, 4, 40)
+    };
+    let grant = talk.packet(End::A, &window_of_read, b"");
+    let last = talk.packet(End::B, &End::B.data(4, 80, 40), &memory[80..]);
 
     let atomic = |kind, msg_id| -> Header {
         Rta {
@@ -520,19 +426,10 @@ fn emulated_reads_and_atomics_lead_to_their_responses() {
         .into()
     };
     let compare = talk.packet(End::A, &atomic(RtaKind::Compare(RecvId(6)), 0), &[0; 240]);
-    let old = AtomRsp {
-        connid: Some(End::B.connid()),
-        recv_id: RecvId(6),
-        seg_length: 8,
-        ..AtomRsp::default()
-    };
+    let old = End::B.atom_rsp(6, 8);
     let old = talk.packet(End::B, &old, &[0; 8]);
     let dc = talk.packet(End::A, &atomic(RtaKind::DcWrite(SendId(6)), 1), &[0; 120]);
-    let receipt = Receipt {
-        send_id: SendId(6),
-        connid: Some(End::B.connid()),
-        ..Receipt::default()
-    };
+    let receipt = End::B.receipt(6, 0);
     let receipt = talk.packet(End::B, &receipt, b"");
 
     let followed = Followed::new(&tshark, talk);
@@ -577,7 +474,7 @@ fn writes_and_their_rdma_are_followed() {
     };
     let rtw = talk.packet(End::A, &request, b"");
     let (read, [response]) = read(&mut talk, source[0], [&[1; 64]]);
-    let eor = talk.packet(End::B, &eor(SendId(8)), b"");
+    let eor = talk.packet(End::B, &End::B.eor(8), b"");
     let sequence = talk.next_sequence(End::A);
     let written = RmaIov::new(0x4000, 100, 3);
     let write = |offset| FrameKind::RdmaWrite(rdma(written, offset));
@@ -596,7 +493,7 @@ fn writes_and_their_rdma_are_followed() {
 fn a_refused_packet_is_linked_to_its_retry() {
     let Some(tshark) = Tshark::find() else { return };
     let mut talk = Talk::acquainted(ALL);
-    let header = eager(End::A, 0);
+    let header = End::A.eager(0);
     let mut packet = vec![0; header.header_len()];
     header.emit(&mut packet).unwrap();
     let sequence = talk.next_sequence(End::A);
@@ -604,7 +501,7 @@ fn a_refused_packet_is_linked_to_its_retry() {
     let refusal = talk.answer(End::B, sequence, Status::RemoteRnr);
     let second = talk.request(End::A, FrameKind::Send, sequence, false, &packet);
     let third = talk.request(End::A, FrameKind::Send, sequence, true, &packet);
-    let next = talk.packet(End::A, &eager(End::A, 1), b"");
+    let next = talk.packet(End::A, &End::A.eager(1), b"");
 
     let followed = Followed::new(&tshark, talk);
     followed.is_transfer("Eager message", &[first, refusal, second, third]);
@@ -626,19 +523,16 @@ fn a_refused_packet_is_linked_to_its_retry() {
 fn retransmissions_are_not_second_messages() {
     let Some(tshark) = Tshark::find() else { return };
     let mut talk = Talk::acquainted(ALL);
-    let first = talk.packet(End::A, &eager(End::A, 0), b"x");
+    let first = talk.packet(End::A, &End::A.eager(0), b"x");
     // The device repeats it, and then fails.
     let sequence = talk.next_sequence(End::A) - 1;
     let refusal = talk.answer(End::B, sequence, Status::RemoteRnr);
-    let again = talk.packet(End::A, &eager(End::A, 0), b"x");
-    let next = talk.packet(End::A, &eager(End::A, 1), b"x");
+    let again = talk.packet(End::A, &End::A.eager(0), b"x");
+    let next = talk.packet(End::A, &End::A.eager(1), b"x");
     // Two windows of the same size are not retries of each other.
-    let long = LongctsRtm {
-        tag: None,
-        ..longcts(End::A, 2, 60)
-    };
+    let long = End::A.long_cts(2, 60, 7);
     let rtm = talk.packet(End::A, &long, &[0; 20]);
-    let window = cts(SendId(7), 1, 20, End::B);
+    let window = End::B.cts(7, 1, 20);
     let first_window = talk.packet(End::B, &window, b"");
     let second_window = talk.packet(End::B, &window, b"");
 
@@ -699,7 +593,7 @@ fn both_ends_of_merged_captures_are_separate() {
     }
     let (a, b) = (End::A.address(), End::B.address());
     for id in 0..3_u32 {
-        let packet = eager(End::A, id).to_packet(b"");
+        let packet = End::A.eager(id).to_packet(b"");
         let header = Repr {
             source_qpn: a.qpn,
             destination_qpn: b.qpn,

@@ -4,14 +4,15 @@ use efa_capture::Direction;
 use efa_capture::frame::{self, FrameKind, Rdma};
 use efa_device_model::link::RemoteRange;
 use efa_wire::Status;
-use efa_wire::address::{Gid, Qkey, Qpn, RawAddress};
+use efa_wire::address::{Qkey, RawAddress};
 use efa_wire::rules::{self, Chapter, Rule};
 use efa_wire::{
-    AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, CtsFlags, EagerRtm, EagerRtw, Eor,
-    ExtraFeatures, ExtraInfo, Handshake, LongctsRtm, LongreadRtm, MediumRtm, MsgId, OpeType,
-    PacketType, PeerError, RawAddressHeader, ReadNack, ReadRsp, Receipt, RecvId, Repr, ReqFlags,
-    ReqOptions, RmaIov, RmaIovs, Rta, RtaKind, Rtr, RtrKind, RuntreadRtm, SendId, UniversalFlags,
+    AtomicDatatype, AtomicOp, Cts, CtsFlags, EagerRtm, EagerRtw, Eor, ExtraFeatures, ExtraInfo,
+    Handshake, LongctsRtm, LongreadRtm, MediumRtm, MsgId, OpeType, PacketType, PeerError,
+    RawAddressHeader, RecvId, Repr, ReqFlags, ReqOptions, RmaIov, RmaIovs, Rta, RtaKind, Rtr,
+    RtrKind, RuntreadRtm, SendId,
 };
+use efa_wireshark::talk::End::{self, A, B, C};
 
 use super::*;
 use crate::capture::{Capture, CapturedPacket};
@@ -21,20 +22,11 @@ mod kept;
 mod misuse;
 mod mutations;
 
-fn address(host: u8) -> RawAddress {
-    let mut gid = [0; 16];
-    gid[15] = host;
-    RawAddress::new(Gid(gid), Qpn(host.into()), Qkey(0x1000 + u32::from(host)))
-}
-
-const A: u8 = 1;
-const B: u8 = 2;
-
 /// Builds captures packet by packet; every packet is captured at both ends unless stated otherwise.
 struct Builder {
     capture: Capture,
     /// The next number of each host's queue pair.
-    sequences: [u32; 256],
+    sequences: [u32; 3],
 }
 
 impl Builder {
@@ -47,7 +39,7 @@ impl Builder {
                 damage: Vec::new(),
                 lossy: Vec::new(),
             },
-            sequences: [0; 256],
+            sequences: [0; 3],
         }
     }
 
@@ -55,29 +47,29 @@ impl Builder {
     fn acquainted(features: ExtraFeatures) -> Self {
         let mut builder = Builder::new();
         builder.send(A, B, &eager(0, Some(A), None), b"first");
-        builder.send(B, A, &handshake(features, B), b"");
-        builder.send(A, B, &handshake(features, A), b"");
+        builder.send(B, A, &B.handshake(features), b"");
+        builder.send(A, B, &A.handshake(features), b"");
         builder
     }
 
-    fn send(&mut self, from: u8, to: u8, repr: &impl Repr, payload: &[u8]) {
+    fn send(&mut self, from: End, to: End, repr: &impl Repr, payload: &[u8]) {
         self.send_bytes(from, to, repr.to_packet(payload));
     }
 
     /// An RDMA read of `length` bytes at the start of a region of `to`, with its answer.
-    fn rdma_read(&mut self, from: u8, to: u8, region: RmaIov, length: u32) {
+    fn rdma_read(&mut self, from: End, to: End, region: RmaIov, length: u32) {
         self.rdma_request(from, to, region, length);
         self.rdma_answer(from, to, region, length);
     }
 
-    fn rdma_request(&mut self, from: u8, to: u8, region: RmaIov, length: u32) {
+    fn rdma_request(&mut self, from: End, to: End, region: RmaIov, length: u32) {
         self.send_bytes(from, to, Vec::new());
         let rdma = rdma(region, length);
         self.change_last(|header| header.kind = FrameKind::RdmaReadRequest(rdma));
     }
 
     /// The answer to the last request.
-    fn rdma_answer(&mut self, from: u8, to: u8, region: RmaIov, length: u32) {
+    fn rdma_answer(&mut self, from: End, to: End, region: RmaIov, length: u32) {
         self.answer_frame(from, to);
         let rdma = rdma(region, length);
         self.change_last(|header| {
@@ -87,16 +79,16 @@ impl Builder {
     }
 
     /// The answer of the receiver's device to the last request.
-    fn answer(&mut self, from: u8, to: u8, status: Status) {
+    fn answer(&mut self, from: End, to: End, status: Status) {
         self.answer_frame(from, to);
         self.change_last(|header| header.kind = FrameKind::Response(status));
     }
 
     /// A frame without data that repeats the number of the last request.
-    fn answer_frame(&mut self, from: u8, to: u8) {
-        let sequence = self.sequences[usize::from(from)] - 1;
+    fn answer_frame(&mut self, from: End, to: End) {
+        let sequence = self.sequences[from as usize] - 1;
         self.send_bytes(to, from, Vec::new());
-        self.sequences[usize::from(to)] -= 1;
+        self.sequences[to as usize] -= 1;
         self.change_last(|header| header.sequence = sequence);
     }
 
@@ -107,7 +99,7 @@ impl Builder {
         }
     }
 
-    fn send_bytes(&mut self, from: u8, to: u8, payload: Vec<u8>) {
+    fn send_bytes(&mut self, from: End, to: End, payload: Vec<u8>) {
         for direction in [Direction::Outbound, Direction::Inbound] {
             let host = match direction {
                 Direction::Outbound => from,
@@ -116,17 +108,17 @@ impl Builder {
             let frames = &mut self.capture.frames;
             frames.push(CapturedPacket {
                 number: frames.len() as u64 + 1,
-                interface: usize::from(host) - 1,
+                interface: host as usize,
                 time: Duration::from_micros(frames.len() as u64),
                 direction: Some(direction),
                 comments: Vec::new(),
-                source: address(from).gid,
-                destination: address(to).gid,
+                source: from.address().gid,
+                destination: to.address().gid,
                 header: frame::Repr {
-                    source_qpn: address(from).qpn,
-                    destination_qpn: address(to).qpn,
-                    qkey: address(to).qkey,
-                    sequence: self.sequences[usize::from(from)],
+                    source_qpn: from.address().qpn,
+                    destination_qpn: to.address().qpn,
+                    qkey: to.address().qkey,
+                    sequence: self.sequences[from as usize],
                     ..frame::Repr::new(FrameKind::Send, payload.len())
                 },
                 headerless: false,
@@ -134,7 +126,7 @@ impl Builder {
                 cut_off: 0,
             });
         }
-        self.sequences[usize::from(from)] += 1;
+        self.sequences[from as usize] += 1;
     }
 
     /// The rules that are broken, and the packets that show it.
@@ -154,89 +146,16 @@ impl Builder {
     }
 }
 
-fn connid(host: u8) -> Option<Connid> {
-    Some(Connid(address(host).qkey.0))
-}
-
-fn options(raw: Option<u8>, id: Option<u8>) -> ReqOptions {
+fn options(raw: Option<End>, id: Option<End>) -> ReqOptions {
     ReqOptions {
-        raw_address: raw.map(|host| RawAddressHeader::new(address(host))),
-        connid: id.and_then(connid),
+        raw_address: raw.map(|host| RawAddressHeader::new(host.address())),
+        connid: id.map(End::connid),
         ..ReqOptions::default()
     }
 }
 
-fn eager(msg_id: u32, raw: Option<u8>, id: Option<u8>) -> EagerRtm {
+fn eager(msg_id: u32, raw: Option<End>, id: Option<End>) -> EagerRtm {
     EagerRtm::new(MsgId(msg_id), options(raw, id))
-}
-
-fn handshake(features: ExtraFeatures, host: u8) -> Handshake {
-    Handshake {
-        extra_info: features.into(),
-        connid: connid(host),
-        device_version: Some(0xefa1),
-        ..Handshake::default()
-    }
-}
-
-fn cts(send_id: u32, recv_id: u32, recv_length: u64, host: u8) -> Cts {
-    Cts {
-        connid: connid(host),
-        send_id: SendId(send_id),
-        recv_id: RecvId(recv_id),
-        recv_length,
-        flags: CtsFlags::empty(),
-    }
-}
-
-fn data(recv_id: u32, offset: u64, length: u64, host: u8) -> CtsData {
-    CtsData {
-        recv_id: RecvId(recv_id),
-        seg_length: length,
-        seg_offset: offset,
-        connid: connid(host),
-        flags: UniversalFlags::empty(),
-    }
-}
-
-fn long_cts(msg_id: u32, length: u64, send_id: u32) -> LongctsRtm {
-    LongctsRtm {
-        msg_id: MsgId(msg_id),
-        msg_length: length,
-        send_id: SendId(send_id),
-        credit_request: 32,
-        options: options(None, Some(A)),
-        ..LongctsRtm::default()
-    }
-}
-
-fn long_read(msg_id: u32, send_id: u32, memory: RmaIov) -> LongreadRtm {
-    LongreadRtm {
-        msg_id: MsgId(msg_id),
-        msg_length: memory.len(),
-        send_id: SendId(send_id),
-        read_iov: RmaIovs::new(&[memory]).unwrap(),
-        options: options(None, Some(A)),
-        ..LongreadRtm::default()
-    }
-}
-
-fn eor(send_id: u32, host: u8) -> Eor {
-    Eor {
-        send_id: SendId(send_id),
-        recv_id: RecvId(10),
-        connid: connid(host),
-        flags: UniversalFlags::empty(),
-    }
-}
-
-fn receipt(send_id: u32, msg_id: u32) -> Receipt {
-    Receipt {
-        send_id: SendId(send_id),
-        msg_id: MsgId(msg_id),
-        connid: connid(B),
-        flags: UniversalFlags::empty(),
-    }
 }
 
 fn rdma(region: RmaIov, length: u32) -> Rdma {
@@ -256,51 +175,32 @@ fn all() -> ExtraFeatures {
 #[test]
 fn an_orderly_conversation_breaks_no_rule() {
     let mut b = Builder::acquainted(all());
-    b.send(A, B, &eager(1, None, Some(A)), b"second");
+    b.send(A, B, &A.eager(1), b"second");
     // A long message in two windows.
-    b.send(A, B, &long_cts(2, 3000, 7), &[0; 1000]);
-    b.send(B, A, &cts(7, 9, 1500, B), b"");
-    b.send(A, B, &data(9, 1000, 1000, A), &[0; 1000]);
-    b.send(A, B, &data(9, 2000, 500, A), &[0; 500]);
-    b.send(B, A, &cts(7, 9, 500, B), b"");
-    b.send(A, B, &data(9, 2500, 500, A), &[0; 500]);
+    b.send(A, B, &A.long_cts(2, 3000, 7), &[0; 1000]);
+    b.send(B, A, &B.cts(7, 9, 1500), b"");
+    b.send(A, B, &A.data(9, 1000, 1000), &[0; 1000]);
+    b.send(A, B, &A.data(9, 2000, 500), &[0; 500]);
+    b.send(B, A, &B.cts(7, 9, 500), b"");
+    b.send(A, B, &A.data(9, 2500, 500), &[0; 500]);
     // A message by RDMA read, acknowledged.
     let iov = [RmaIov::new(0x1000, 5000, 1)];
-    let read = long_read(3, 7, iov[0]);
+    let read = A.long_read(3, 7, iov[0]);
     b.send(A, B, &read, b"");
     b.rdma_read(B, A, iov[0], 5000);
-    b.send(B, A, &eor(7, B), b"");
+    b.send(B, A, &B.eor(7), b"");
     // A read, answered in two parts.
-    let rtr = Rtr {
-        kind: RtrKind::Longcts,
-        rma_iov: RmaIovs::new(&iov).unwrap(),
-        msg_length: 5000,
-        recv_id: RecvId(20),
-        recv_length: 5000,
-        options: options(None, Some(A)),
-    };
+    let rtr = A.long_rtr(20, 5000, iov[0]);
     b.send(A, B, &rtr, b"");
-    let response = ReadRsp {
-        connid: connid(B),
-        recv_id: RecvId(20),
-        send_id: SendId(21),
-        seg_length: 4000,
-        flags: UniversalFlags::empty(),
-    };
+    let response = B.read_rsp(20, 21, 4000);
     b.send(B, A, &response, &[0; 4000]);
-    b.send(B, A, &data(20, 4000, 1000, B), &[0; 1000]);
+    b.send(B, A, &B.data(20, 4000, 1000), &[0; 1000]);
     assert_eq!(b.broken(), []);
 }
 
 #[test]
 fn segments_reorder_but_neither_repeat_nor_overrun() {
-    let medium = |offset| MediumRtm {
-        msg_id: MsgId(1),
-        msg_length: 300,
-        seg_offset: offset,
-        options: options(None, Some(A)),
-        ..MediumRtm::default()
-    };
+    let medium = |offset| A.medium(1, offset);
     let mut b = Builder::acquainted(all());
     b.send(A, B, &medium(200), &[0; 100]);
     b.send(A, B, &medium(0), &[0; 100]);
@@ -330,46 +230,46 @@ fn segments_reorder_but_neither_repeat_nor_overrun() {
 #[test]
 fn message_ids_are_unique_without_gaps_and_wrap() {
     let mut b = Builder::acquainted(all());
-    b.send(A, B, &eager(2, None, Some(A)), b"");
-    b.send(A, B, &eager(1, None, Some(A)), b"");
+    b.send(A, B, &A.eager(2), b"");
+    b.send(A, B, &A.eager(1), b"");
     assert_eq!(b.broken(), []);
-    b.send(A, B, &eager(1, None, Some(A)), b"");
+    b.send(A, B, &A.eager(1), b"");
     assert_eq!(b.broken(), [("msg-id-once", 11)]);
 
     // So far the capture may have ended before message 2.
     let mut b = Builder::acquainted(all());
-    b.send(A, B, &eager(1, None, Some(A)), b"");
-    b.send(A, B, &eager(3, None, Some(A)), b"");
+    b.send(A, B, &A.eager(1), b"");
+    b.send(A, B, &A.eager(3), b"");
     assert_eq!(
         (b.broken(), b.suspected()),
         (vec![], vec![("msg-id-gap", 9)])
     );
     for msg_id in 4..8 {
-        b.send(A, B, &eager(msg_id, None, Some(A)), b"");
+        b.send(A, B, &A.eager(msg_id), b"");
     }
     assert_eq!(b.broken(), [("msg-id-gap", 9)]);
-    b.send(A, B, &eager(2, None, Some(A)), b"");
+    b.send(A, B, &A.eager(2), b"");
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
 
     let mut b = Builder::new();
     for msg_id in 1..6 {
         b.send(A, B, &eager(msg_id, Some(A), None), b"");
     }
-    b.send(B, A, &handshake(all(), B), b"");
-    b.send(A, B, &handshake(all(), A), b"");
+    b.send(B, A, &B.handshake(all()), b"");
+    b.send(A, B, &A.handshake(all()), b"");
     assert_eq!(b.broken(), [("msg-id-first", 1)]);
     b.send(A, B, &eager(0, Some(A), None), b"");
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
 
     // A capture that begins later, at a wrap.
     let mut b = Builder::new();
-    b.sequences = [1000; 256];
+    b.sequences = [1000; 3];
     for msg_id in [u32::MAX - 1, u32::MAX, 0, 1] {
         b.send(A, B, &eager(msg_id, Some(A), None), b"");
     }
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
     b.send(A, B, &eager(u32::MAX, Some(A), None), b"");
-    b.send(B, A, &handshake(all(), B), b"");
+    b.send(B, A, &B.handshake(all()), b"");
     assert_eq!(b.broken(), [("msg-id-once", 9)]);
 }
 
@@ -379,14 +279,14 @@ fn senders_identify_themselves_and_truthfully() {
     b.send(A, B, &eager(0, None, None), b"");
     // No arrivals at A were captured, so it may have a HANDSHAKE.
     assert_eq!(b.broken(), []);
-    b.send(B, A, &handshake(all(), B), b"");
+    b.send(B, A, &B.handshake(all()), b"");
     assert_eq!(b.broken(), [("raw-address-first", 1)]);
 
     // The arrival of the HANDSHAKE at the device does not prove that the software has processed it;
     // a request without the address does.
     let mut b = Builder::acquainted(all());
     b.send(A, B, &eager(1, Some(A), None), b"");
-    b.send(A, B, &eager(2, None, Some(A)), b"");
+    b.send(A, B, &A.eager(2), b"");
     assert_eq!(b.broken(), []);
     b.send(A, B, &eager(3, Some(A), None), b"");
     assert_eq!(b.broken(), [("raw-address-last", 11)]);
@@ -395,14 +295,14 @@ fn senders_identify_themselves_and_truthfully() {
     let mut b = Builder::acquainted(constant);
     b.send(A, B, &eager(1, Some(A), None), b"");
     assert_eq!(b.broken(), []);
-    b.send(A, B, &eager(2, None, Some(A)), b"");
+    b.send(A, B, &A.eager(2), b"");
     assert_eq!(b.broken(), [("constant-header", 9)]);
 
     // Only a peer that requests connids receives them in requests.
     let mut b = Builder::acquainted(all().difference(ExtraFeatures::CONNID_HEADER));
     b.send(A, B, &eager(1, None, None), b"");
     assert_eq!(b.broken(), []);
-    b.send(A, B, &eager(2, None, Some(A)), b"");
+    b.send(A, B, &A.eager(2), b"");
     assert_eq!(b.broken(), [("connid-unasked", 9)]);
 
     let mut b = Builder::new();
@@ -415,11 +315,11 @@ fn senders_identify_themselves_and_truthfully() {
     assert_eq!(b.broken(), [("one-identity", 1)]);
 
     let mut b = Builder::acquainted(all());
-    b.send(A, B, &eager(1, None, Some(B)), b"");
+    b.send(A, B, &B.eager(1), b"");
     assert_eq!(b.broken(), [("connid-true", 7)]);
 
     let mut b = Builder::acquainted(all());
-    b.send(A, B, &eager(1, None, Some(A)), b"");
+    b.send(A, B, &A.eager(1), b"");
     for frame in &mut b.capture.frames[6..] {
         frame.header.qkey = Qkey(5);
     }
@@ -429,7 +329,7 @@ fn senders_identify_themselves_and_truthfully() {
 #[test]
 fn handshakes_are_sent_once_and_not_forgotten() {
     let mut b = Builder::acquainted(all());
-    b.send(B, A, &handshake(all(), B), b"");
+    b.send(B, A, &B.handshake(all()), b"");
     assert_eq!(b.broken(), [("handshake-once", 7)]);
 
     let mut b = Builder::new();
@@ -446,7 +346,7 @@ fn handshakes_are_sent_once_and_not_forgotten() {
         ..eager(0, Some(A), None)
     };
     b.send(A, B, &dc, b"");
-    b.send(B, A, &receipt(4, 0), b"");
+    b.send(B, A, &B.receipt(4, 0), b"");
     assert_eq!(b.broken(), [("feature-early", 1), ("handshake-answer", 3)]);
 }
 
@@ -455,7 +355,7 @@ fn handshakes_have_a_form_that_older_releases_take() {
     let words = [all().bits(); 5];
     let with = |count| Handshake {
         extra_info: ExtraInfo::new(&words[..count]).unwrap(),
-        ..handshake(all(), B)
+        ..B.handshake(all())
     };
     for (count, broken) in [(4, vec![]), (5, vec![("handshake-form", 3)])] {
         let mut b = Builder::new();
@@ -473,7 +373,7 @@ fn handshakes_have_a_form_that_older_releases_take() {
         b.send(A, B, &eager(0, Some(A), None), b"");
         let handshake = Handshake {
             user_recv_qp,
-            ..handshake(wants_qp, B)
+            ..B.handshake(wants_qp)
         };
         b.send(B, A, &handshake, b"");
         assert_eq!(b.broken(), broken);
@@ -481,10 +381,10 @@ fn handshakes_have_a_form_that_older_releases_take() {
     // An endpoint with READ_NACK reads the device version.
     let mut b = Builder::new();
     b.send(A, B, &eager(0, Some(A), None), b"");
-    b.send(B, A, &handshake(all(), B), b"");
+    b.send(B, A, &B.handshake(all()), b"");
     let handshake = Handshake {
         device_version: None,
-        ..handshake(all(), A)
+        ..A.handshake(all())
     };
     b.send(A, B, &handshake, b"");
     assert_eq!(b.broken(), [("device-version", 5)]);
@@ -492,10 +392,7 @@ fn handshakes_have_a_form_that_older_releases_take() {
 
 #[test]
 fn features_need_an_announcement() {
-    let dc = EagerRtm {
-        receipt: Some(SendId(4)),
-        ..eager(1, None, Some(A))
-    };
+    let dc = A.dc_eager(1, 4);
     let mut b = Builder::acquainted(ExtraFeatures::CONNID_HEADER);
     b.send(A, B, &dc, b"");
     assert_eq!(b.broken(), [("feature-announced", 7)]);
@@ -506,19 +403,19 @@ fn features_need_an_announcement() {
     };
     let mut b = Builder::new();
     b.send(A, B, &dc, b"");
-    b.send(B, A, &handshake(all(), B), b"");
+    b.send(B, A, &B.handshake(all()), b"");
     assert_eq!(b.broken(), [("feature-early", 1)]);
 }
 
 #[test]
 fn a_new_endpoint_starts_afresh() {
     let mut b = Builder::acquainted(all());
-    b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
-    b.send(B, A, &cts(7, 9, 2000, B), b"");
+    b.send(A, B, &A.long_cts(1, 3000, 7), &[0; 1000]);
+    b.send(B, A, &B.cts(7, 9, 2000), b"");
     // The endpoint ends in the middle of the message; another endpoint gets its queue pair.
     let restarted = RawAddress {
         qkey: Qkey(0x7777),
-        ..address(A)
+        ..A.address()
     };
     let first = EagerRtm {
         options: ReqOptions::with_raw_address(restarted),
@@ -530,15 +427,15 @@ fn a_new_endpoint_starts_afresh() {
     assert!(b.broken().contains(&("connid-true", 11)));
     b.capture.frames.truncate(10);
     b.sequences = numbers;
-    b.sequences[usize::from(A)] = 0;
+    b.sequences[A as usize] = 0;
     b.send(A, B, &first, b"");
     assert_eq!(
         (b.broken(), b.suspected()),
         (vec![], vec![("message-whole", 7)])
     );
     // A late packet of the endpoint that has ended.
-    b.send(A, B, &eager(2, None, Some(A)), b"");
-    b.send(B, A, &handshake(all(), B), b"");
+    b.send(A, B, &A.eager(2), b"");
+    b.send(B, A, &B.handshake(all()), b"");
     b.change_last(|header| header.qkey = restarted.qkey);
     assert_eq!(b.broken(), [("late-packet", 13)]);
 }
@@ -547,48 +444,35 @@ fn a_new_endpoint_starts_afresh() {
 fn windows_are_filled_exactly() {
     let start = || {
         let mut b = Builder::acquainted(all());
-        b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
+        b.send(A, B, &A.long_cts(1, 3000, 7), &[0; 1000]);
         b
     };
     let mut b = start();
-    b.send(B, A, &cts(7, 9, 0, B), b"");
+    b.send(B, A, &B.cts(7, 9, 0), b"");
     assert_eq!(b.broken(), [("cts-positive", 9)]);
 
     let mut b = start();
-    b.send(B, A, &cts(7, 9, 2001, B), b"");
-    b.send(A, B, &data(9, 1000, 2000, A), &[0; 2000]);
+    b.send(B, A, &B.cts(7, 9, 2001), b"");
+    b.send(A, B, &A.data(9, 1000, 2000), &[0; 2000]);
     assert_eq!(b.broken(), [("cts-window", 9)]);
 
     let mut b = start();
-    b.send(B, A, &cts(7, 9, 1000, B), b"");
-    b.send(A, B, &data(9, 1000, 1500, A), &[0; 1500]);
+    b.send(B, A, &B.cts(7, 9, 1000), b"");
+    b.send(A, B, &A.data(9, 1000, 1500), &[0; 1500]);
     assert_eq!(b.broken(), [("cts-window", 11)]);
 
     let mut b = start();
-    b.send(B, A, &cts(8, 9, 2000, B), b"");
+    b.send(B, A, &B.cts(8, 9, 2000), b"");
     assert_eq!(b.broken(), [("answer-names-request", 9)]);
 
     let mut b = start();
-    b.send(A, B, &data(9, 1000, 1500, A), &[0; 1500]);
+    b.send(A, B, &A.data(9, 1000, 1500), &[0; 1500]);
     assert_eq!(b.broken(), [("ctsdata-names-cts", 9)]);
 
     // The request of a read opens the first window.
     let iov = [RmaIov::new(0x1000, 100, 1)];
-    let rtr = Rtr {
-        kind: RtrKind::Longcts,
-        rma_iov: RmaIovs::new(&iov).unwrap(),
-        msg_length: 100,
-        recv_id: RecvId(3),
-        recv_length: 50,
-        options: options(None, Some(A)),
-    };
-    let response = ReadRsp {
-        connid: connid(B),
-        recv_id: RecvId(3),
-        send_id: SendId(4),
-        seg_length: 60,
-        flags: UniversalFlags::empty(),
-    };
+    let rtr = A.long_rtr(3, 50, iov[0]);
+    let response = B.read_rsp(3, 4, 60);
     let mut b = Builder::acquainted(all());
     b.send(A, B, &rtr, b"");
     b.send(B, A, &response, &[0; 60]);
@@ -596,74 +480,63 @@ fn windows_are_filled_exactly() {
 
     // The next window opens when the last one is filled.
     let mut b = start();
-    b.send(B, A, &cts(7, 9, 1000, B), b"");
-    b.send(A, B, &data(9, 1000, 900, A), &[0; 900]);
-    b.send(B, A, &cts(7, 9, 1000, B), b"");
+    b.send(B, A, &B.cts(7, 9, 1000), b"");
+    b.send(A, B, &A.data(9, 1000, 900), &[0; 900]);
+    b.send(B, A, &B.cts(7, 9, 1000), b"");
     assert_eq!(b.broken(), [("cts-early", 13)]);
 
     let mut b = start();
-    b.send(B, A, &cts(7, 9, 1000, B), b"");
-    b.send(A, B, &data(9, 1000, 1000, A), &[0; 1000]);
-    b.send(B, A, &cts(7, 10, 1000, B), b"");
+    b.send(B, A, &B.cts(7, 9, 1000), b"");
+    b.send(A, B, &A.data(9, 1000, 1000), &[0; 1000]);
+    b.send(B, A, &B.cts(7, 10, 1000), b"");
     assert_eq!(b.broken(), [("answer-names-request", 13)]);
 
     // Data is sent after the HANDSHAKE has arrived.
     let mut b = Builder::new();
     let unknown = LongctsRtm {
-        options: options(Some(A), None),
-        ..long_cts(0, 2000, 7)
+        options: A.unknown(),
+        ..A.long_cts(0, 2000, 7)
     };
     b.send(A, B, &unknown, &[0; 1000]);
-    b.send(B, A, &cts(7, 9, 1000, B), b"");
-    b.send(A, B, &data(9, 1000, 1000, A), &[0; 1000]);
+    b.send(B, A, &B.cts(7, 9, 1000), b"");
+    b.send(A, B, &A.data(9, 1000, 1000), &[0; 1000]);
     assert!(b.broken().contains(&("ctsdata-early", 5)));
 }
 
 #[test]
 fn answers_name_requests_and_are_unique() {
-    let dc = EagerRtm {
-        receipt: Some(SendId(4)),
-        ..eager(1, None, Some(A))
-    };
+    let dc = A.dc_eager(1, 4);
     let mut b = Builder::acquainted(all());
     b.send(A, B, &dc, b"");
-    b.send(B, A, &receipt(4, 1), b"");
+    b.send(B, A, &B.receipt(4, 1), b"");
     assert_eq!(b.broken(), []);
-    b.send(B, A, &receipt(4, 1), b"");
+    b.send(B, A, &B.receipt(4, 1), b"");
     assert_eq!(b.broken(), [("one-answer", 11)]);
 
     // A late packet of the same message does not announce anything new.
     let part = |offset| MediumRtm {
-        msg_id: MsgId(1),
         msg_length: 20,
-        seg_offset: offset,
         receipt: Some(SendId(4)),
-        options: options(None, Some(A)),
-        ..MediumRtm::default()
+        ..A.medium(1, offset)
     };
     let mut b = Builder::acquainted(all());
     b.send(A, B, &part(0), &[0; 10]);
-    b.send(B, A, &receipt(4, 1), b"");
+    b.send(B, A, &B.receipt(4, 1), b"");
     b.send(A, B, &part(10), &[0; 10]);
-    b.send(B, A, &receipt(4, 1), b"");
+    b.send(B, A, &B.receipt(4, 1), b"");
     assert_eq!(b.broken(), [("receipt-early", 9), ("one-answer", 13)]);
 
     let mut b = Builder::acquainted(all());
     b.send(A, B, &dc, b"");
-    b.send(B, A, &receipt(5, 1), b"");
+    b.send(B, A, &B.receipt(5, 1), b"");
     assert_eq!(b.broken(), [("answer-names-request", 9)]);
 
     let mut b = Builder::acquainted(all());
     b.send(A, B, &dc, b"");
-    b.send(B, A, &eor(4, B), b"");
+    b.send(B, A, &B.eor(4), b"");
     assert_eq!(b.broken(), [("answer-names-request", 9)]);
 
-    let atomic = AtomRsp {
-        connid: connid(B),
-        recv_id: RecvId(3),
-        seg_length: 8,
-        flags: UniversalFlags::empty(),
-    };
+    let atomic = B.atom_rsp(3, 8);
     let mut b = Builder::acquainted(all());
     b.send(B, A, &atomic, &[0; 8]);
     assert_eq!(b.broken(), [("answer-names-request", 7)]);
@@ -674,7 +547,7 @@ fn answers_name_requests_and_are_unique() {
         atomic_datatype: AtomicDatatype(7),
         atomic_op: AtomicOp(2),
         rma_iov: RmaIovs::new(&iov).unwrap(),
-        options: options(None, Some(A)),
+        options: A.known(),
     };
     let mut b = Builder::acquainted(all());
     b.send(A, B, &fetch, &[0; 8]);
@@ -687,7 +560,7 @@ fn remote_memory_is_as_long_as_its_data() {
     let iov = [RmaIov::new(0x1000, 8, 1)];
     let write = EagerRtw {
         rma_iov: RmaIovs::new(&iov).unwrap(),
-        options: options(None, Some(A)),
+        options: A.known(),
         ..EagerRtw::default()
     };
     let mut b = Builder::acquainted(all());
@@ -703,7 +576,7 @@ fn remote_memory_is_as_long_as_its_data() {
         runt_length: 20,
         send_id: SendId(4),
         read_iov: RmaIovs::new(&right).unwrap(),
-        options: options(None, Some(A)),
+        options: A.known(),
         ..RuntreadRtm::default()
     };
     let rest = RuntreadRtm {
@@ -723,7 +596,7 @@ fn remote_memory_is_as_long_as_its_data() {
     };
     let mut b = Builder::acquainted(all());
     b.send(A, B, &nowhere, &[0; 20]);
-    b.send(B, A, &eor(4, B), b"");
+    b.send(B, A, &B.eor(4), b"");
     assert_eq!(b.broken(), [("iov-length", 7)]);
 }
 
@@ -735,7 +608,7 @@ fn packets_without_form_are_named() {
     assert_eq!(b.broken(), [("packet-form", 7), ("packet-form", 9)]);
 
     let mut b = Builder::acquainted(all());
-    b.send(A, B, &eager(1, None, Some(A)), b"");
+    b.send(A, B, &A.eager(1), b"");
     for frame in &mut b.capture.frames[6..] {
         // REQ_MSG
         frame.payload[2] &= !0x4;
@@ -748,30 +621,20 @@ fn packets_without_form_are_named() {
 #[test]
 fn data_must_follow_its_operations_cts() {
     let mut b = Builder::acquainted(all());
-    let long = LongctsRtm {
-        msg_id: MsgId(1),
-        msg_length: 100,
-        send_id: SendId(7),
-        options: options(None, Some(A)),
-        ..LongctsRtm::default()
-    };
-    b.send(A, B, &long, &[0; 20]);
-    b.send(B, A, &cts(7, 3, 80, B), b"");
-    let other = EagerRtm {
-        receipt: Some(SendId(7)),
-        ..eager(2, None, Some(A))
-    };
+    b.send(A, B, &A.long_cts(1, 100, 7), &[0; 20]);
+    b.send(B, A, &B.cts(7, 3, 80), b"");
+    let other = A.dc_eager(2, 7);
     b.send(A, B, &other, &[0; 10]);
-    b.send(A, B, &data(3, 20, 80, A), &[0; 80]);
+    b.send(A, B, &A.data(3, 20, 80), &[0; 80]);
     assert_eq!(b.broken(), [("id-in-use", 11)]);
-    b.send(A, B, &data(3, 90, 20, A), &[0; 20]);
+    b.send(A, B, &A.data(3, 90, 20), &[0; 20]);
     assert_eq!(b.broken(), [("id-in-use", 11), ("segment-bounds", 15)]);
 }
 
 #[test]
 fn arriving_packets_equal_the_sent_ones() {
     let mut b = Builder::acquainted(all());
-    b.send(A, B, &eager(1, None, Some(A)), b"payload");
+    b.send(A, B, &A.eager(1), b"payload");
     let last = b.capture.frames.last_mut().unwrap();
     last.payload[4] = 9;
     assert_eq!(b.broken(), [("copies-agree", 8)]);
@@ -789,13 +652,13 @@ fn arriving_packets_equal_the_sent_ones() {
 fn one_sided_captures_and_refused_sends_are_understood() {
     // Only host b was captured: a's packets appear as they arrive.
     let mut b = Builder::acquainted(all());
-    b.send(A, B, &eager(1, None, Some(A)), b"");
+    b.send(A, B, &A.eager(1), b"");
     b.capture.frames.retain(|frame| frame.interface == 1);
     assert_eq!(b.broken(), []);
 
     // A HANDSHAKE that found no receive buffer is sent again.
     let mut b = Builder::acquainted(all());
-    b.send(B, A, &handshake(all(), B), b"");
+    b.send(B, A, &B.handshake(all()), b"");
     let first = b.capture.frames[2].clone();
     let mut refusal = first.clone();
     refusal.source = first.destination;
@@ -816,7 +679,7 @@ fn one_sided_captures_and_refused_sends_are_understood() {
 
     // The device repeats one; the attempt that arrives counts, and counts once.
     let mut b = Builder::acquainted(all());
-    b.send(B, A, &eager(0, None, Some(B)), b"");
+    b.send(B, A, &B.eager(0), b"");
     let again: Vec<CapturedPacket> = b.capture.frames[2..4]
         .iter()
         .cloned()
@@ -847,8 +710,8 @@ fn sent_again(
     b.answer(A, B, Status::Ok);
     b.send(A, B, first, data);
     b.answer(A, B, status);
-    b.send(B, A, &handshake(all(), B), b"");
-    b.send(A, B, &handshake(all(), A), b"");
+    b.send(B, A, &B.handshake(all()), b"");
+    b.send(A, B, &A.handshake(all()), b"");
     b.send(A, B, again, other);
     b
 }
@@ -862,8 +725,8 @@ fn a_refused_packet_may_return_with_another_header() {
     };
     let requests = PacketType::ALL.iter().filter(|known| known.is_req());
     for &request in requests.filter(|known| known.has_header()) {
-        let (first, data) = first_packet(request, with(options(Some(A), None)));
-        let (again, _) = first_packet(request, with(options(None, Some(A))));
+        let (first, data) = first_packet(request, with(A.unknown()));
+        let (again, _) = first_packet(request, with(A.known()));
         // Two writes without ids may be equal.
         let is_write = request.name().ends_with("_RTW");
         for status in [Status::RemoteRnr, Status::RemoteAbort] {
@@ -892,7 +755,7 @@ fn a_refused_packet_may_return_with_another_header() {
 #[test]
 fn a_repeated_packet_must_be_equal() {
     let first = eager(1, Some(A), None);
-    let again = eager(1, None, Some(A));
+    let again = A.eager(1);
     let other_data = EagerRtm {
         options: ReqOptions {
             cq_data: Some(1),
@@ -939,13 +802,10 @@ fn a_repeated_packet_must_be_equal() {
 #[test]
 fn a_failed_message_is_abandoned_whole() {
     let medium = |offset, options| MediumRtm {
-        msg_id: MsgId(1),
-        msg_length: 300,
-        seg_offset: offset,
         options,
-        ..MediumRtm::default()
+        ..A.medium(1, offset)
     };
-    let (raw, connid) = (options(Some(A), None), options(None, Some(A)));
+    let (raw, connid) = (A.unknown(), A.known());
     // The rest of the message continues, and the packet is sent again.
     let mut b = sent_again(
         &medium(0, raw),
@@ -982,10 +842,10 @@ fn a_failed_message_is_abandoned_whole() {
 #[test]
 fn reads_end_before_they_are_acknowledged() {
     let iov = [RmaIov::new(0x1000, 5000, 1)];
-    let long_read = |msg_id, send_id| long_read(msg_id, send_id, iov[0]);
+    let long_read = |msg_id, send_id| A.long_read(msg_id, send_id, iov[0]);
     let mut b = Builder::acquainted(all());
     b.send(A, B, &long_read(1, 7), b"");
-    b.send(B, A, &eor(7, B), b"");
+    b.send(B, A, &B.eor(7), b"");
     assert_eq!(b.broken(), [("eor-early", 9)]);
 
     // A tap does not capture the reads that its host's device serves.
@@ -1002,8 +862,8 @@ fn reads_end_before_they_are_acknowledged() {
     let mut b = Builder::acquainted(all());
     b.send(A, B, &long_read(1, 7), b"");
     b.rdma_request(B, A, iov[0], 5000);
-    b.send(B, A, &eor(7, B), b"");
-    b.sequences[usize::from(B)] -= 1;
+    b.send(B, A, &B.eor(7), b"");
+    b.sequences[B as usize] -= 1;
     b.rdma_answer(B, A, iov[0], 5000);
     assert_eq!(b.broken(), [("eor-early", 11)]);
 
@@ -1011,7 +871,7 @@ fn reads_end_before_they_are_acknowledged() {
     let mut b = Builder::acquainted(all());
     b.send(A, B, &long_read(1, 7), b"");
     b.rdma_read(B, A, iov[0], 100);
-    b.send(B, A, &eor(7, B), b"");
+    b.send(B, A, &B.eor(7), b"");
     assert_eq!(b.broken(), []);
 
     // For two messages from the same memory it is not clear which one is read.
@@ -1019,9 +879,9 @@ fn reads_end_before_they_are_acknowledged() {
     b.send(A, B, &long_read(1, 7), b"");
     b.send(A, B, &long_read(2, 8), b"");
     b.rdma_read(B, A, iov[0], 5000);
-    b.send(B, A, &eor(7, B), b"");
+    b.send(B, A, &B.eor(7), b"");
     b.rdma_read(B, A, iov[0], 5000);
-    b.send(B, A, &eor(8, B), b"");
+    b.send(B, A, &B.eor(8), b"");
     assert_eq!(b.broken(), []);
 
     // With swapped ids it refers to no operation.
@@ -1031,7 +891,7 @@ fn reads_end_before_they_are_acknowledged() {
     let swapped = Eor {
         send_id: SendId(10),
         recv_id: RecvId(7),
-        ..eor(0, B)
+        ..B.eor(0)
     };
     b.send(B, A, &swapped, b"");
     assert_eq!(b.broken(), [("answer-names-request", 13)]);
@@ -1047,17 +907,12 @@ fn refused_reads_go_on_in_windows() {
         seg_offset: offset,
         send_id: SendId(7),
         read_iov: RmaIovs::new(&iov).unwrap(),
-        options: options(None, Some(A)),
+        options: A.known(),
         ..RuntreadRtm::default()
     };
-    let nack = ReadNack {
-        send_id: SendId(7),
-        recv_id: RecvId(3),
-        connid: connid(B),
-        flags: UniversalFlags::empty(),
-    };
+    let nack = B.read_nack(7, 3);
     let again = |payload: usize| {
-        let mut request = long_cts(1, 300, 7);
+        let mut request = A.long_cts(1, 300, 7);
         request.options.flags = ReqFlags::READ_NACK;
         (request, vec![0; payload])
     };
@@ -1073,8 +928,8 @@ fn refused_reads_go_on_in_windows() {
         }
         let (request, data_in_it) = again(payload);
         b.send(A, B, &request, &data_in_it);
-        b.send(B, A, &cts(7, 3, 100, B), b"");
-        b.send(A, B, &data(3, 200, 100, A), &[0; 100]);
+        b.send(B, A, &B.cts(7, 3, 100), b"");
+        b.send(A, B, &A.data(3, 200, 100), &[0; 100]);
         b.broken()
     };
     assert_eq!(play(2, 0, true), []);
@@ -1083,7 +938,7 @@ fn refused_reads_go_on_in_windows() {
     assert_eq!(play(2, 0, false), [("read-nack", 11)]);
     // A read that was not offered cannot be refused.
     let mut b = Builder::acquainted(all());
-    b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
+    b.send(A, B, &A.long_cts(1, 3000, 7), &[0; 1000]);
     b.send(B, A, &nack, b"");
     assert_eq!(b.broken(), [("read-nack", 9)]);
 }
@@ -1115,8 +970,8 @@ fn rdma_needs_announcements() {
     let mut b = Builder::new();
     let unlike = all().difference(ExtraFeatures::UNSOLICITED_WRITE_RECV);
     b.send(A, B, &eager(0, Some(A), None), b"first");
-    b.send(B, A, &handshake(unlike, B), b"");
-    b.send(A, B, &handshake(all(), A), b"");
+    b.send(B, A, &B.handshake(unlike), b"");
+    b.send(A, B, &A.handshake(all()), b"");
     write(&mut b, None);
     assert_eq!(b.broken(), []);
     write(&mut b, Some(5));
@@ -1132,13 +987,13 @@ fn zero_copy_receivers_get_messages_elsewhere() {
             qpn: 9,
             qkey: Qkey(1),
         }),
-        ..handshake(all().union(ExtraFeatures::USER_RECV_QP), B)
+        ..B.handshake(all().union(ExtraFeatures::USER_RECV_QP))
     };
     b.send(B, A, &handshake, b"");
     // The software may not have processed the HANDSHAKE yet.
     b.send(A, B, &eager(1, Some(A), None), b"");
     assert_eq!(b.broken(), []);
-    b.send(A, B, &eager(2, None, Some(A)), b"");
+    b.send(A, B, &A.eager(2), b"");
     assert_eq!(b.broken(), [("user-recv-qp", 7)]);
 }
 
@@ -1146,7 +1001,7 @@ fn zero_copy_receivers_get_messages_elsewhere() {
 fn completion_data_has_its_place() {
     let with_data = |cq_data| ReqOptions {
         cq_data,
-        ..options(None, Some(A))
+        ..A.known()
     };
     let iov = [RmaIov::new(0x1000, 100, 1)];
     let rtr = |cq_data| Rtr {
@@ -1163,11 +1018,9 @@ fn completion_data_has_its_place() {
         assert_eq!(b.broken(), broken);
     }
     let part = |offset, cq_data| MediumRtm {
-        msg_id: MsgId(1),
         msg_length: 20,
-        seg_offset: offset,
         options: with_data(cq_data),
-        ..MediumRtm::default()
+        ..A.medium(1, offset)
     };
     for (data, broken) in [(Some(5), vec![]), (None, vec![("cq-data-agreement", 9)])] {
         let mut b = Builder::acquainted(all());
@@ -1187,7 +1040,7 @@ fn atomics_can_be_carried_out() {
         atomic_datatype: AtomicDatatype(datatype),
         atomic_op: AtomicOp(operation),
         rma_iov: RmaIovs::new(iov).unwrap(),
-        options: options(None, Some(A)),
+        options: A.known(),
     };
     let compare = RtaKind::Compare(RecvId(3));
     let fetch = RtaKind::Fetch(RecvId(3));
@@ -1216,58 +1069,32 @@ fn atomics_can_be_carried_out() {
     }
     let mut b = Builder::acquainted(all());
     b.send(A, B, &rta(fetch, 2, 7, &whole), &[0; 8]);
-    let short = AtomRsp {
-        connid: connid(B),
-        recv_id: RecvId(3),
-        seg_length: 4,
-        flags: UniversalFlags::empty(),
-    };
+    let short = B.atom_rsp(3, 4);
     b.send(B, A, &short, &[0; 4]);
     assert_eq!(b.broken(), [("answer-length", 9)]);
 }
 
-/// One side of message `msg_id` aborts it.
-fn peer_error(msg_id: u32, op_id: u32, side: OpeType, host: u8) -> PeerError {
-    PeerError {
-        msg_id: MsgId(msg_id),
-        op_id,
-        emitter_ope_type: side,
-        connid: connid(host),
-        ..PeerError::default()
-    }
-}
-
 #[test]
 fn an_abandoned_message_owes_nothing() {
-    let dc = |msg_id, send_id| EagerRtm {
-        receipt: Some(SendId(send_id)),
-        ..eager(msg_id, None, Some(A))
-    };
     let features = all() | ExtraFeatures::PEER_ERROR;
     for op_id in [PeerError::NO_OP, 9] {
         for abort in [true, false] {
             // Message 1 is sent in windows, message 2 never, and message 3 in part.
             let mut b = Builder::acquainted(features);
-            b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
-            b.send(B, A, &cts(7, 9, 1000, B), b"");
+            b.send(A, B, &A.long_cts(1, 3000, 7), &[0; 1000]);
+            b.send(B, A, &B.cts(7, 9, 1000), b"");
             if abort {
-                b.send(A, B, &peer_error(1, op_id, OpeType::TXE, A), b"");
+                b.send(A, B, &A.peer_error(1, op_id, OpeType::TXE), b"");
                 let none = PeerError::NO_OP;
-                b.send(A, B, &peer_error(2, none, OpeType::TXE, A), b"");
+                b.send(A, B, &A.peer_error(2, none, OpeType::TXE), b"");
             }
-            let medium = MediumRtm {
-                msg_id: MsgId(3),
-                msg_length: 300,
-                options: options(None, Some(A)),
-                ..MediumRtm::default()
-            };
-            b.send(A, B, &medium, &[0; 100]);
+            b.send(A, B, &A.medium(3, 0), &[0; 100]);
             if abort {
-                b.send(A, B, &peer_error(3, PeerError::NO_OP, OpeType::TXE, A), b"");
+                b.send(A, B, &A.peer_error(3, PeerError::NO_OP, OpeType::TXE), b"");
             }
             for number in 0..5 {
-                b.send(A, B, &dc(4 + number, 20 + number), b"");
-                b.send(B, A, &receipt(20 + number, 4 + number), b"");
+                b.send(A, B, &A.dc_eager(4 + number, 20 + number), b"");
+                b.send(B, A, &B.receipt(20 + number, 4 + number), b"");
             }
             let is_whole = b.broken().is_empty() && b.suspected().is_empty();
             assert_eq!(is_whole, abort, "{:?} {:?}", b.broken(), b.suspected());
@@ -1277,9 +1104,9 @@ fn an_abandoned_message_owes_nothing() {
     for (msg_id, op_id) in [(1, 7), (1, PeerError::NO_OP), (5, 99)] {
         let mut b = Builder::acquainted(features);
         let iov = [RmaIov::new(0x1000, 5000, 5)];
-        let long_read = long_read(1, 7, iov[0]);
+        let long_read = A.long_read(1, 7, iov[0]);
         b.send(A, B, &long_read, b"");
-        b.send(B, A, &peer_error(msg_id, op_id, OpeType::RXE, B), b"");
+        b.send(B, A, &B.peer_error(msg_id, op_id, OpeType::RXE), b"");
         let missing = match msg_id {
             1 => vec![],
             _ => vec![("answer-missing", 8)],
@@ -1289,23 +1116,13 @@ fn an_abandoned_message_owes_nothing() {
 }
 
 /// Keeps one copy of the packets that both ends captured: the copy of `host`.
-fn seen_by(mut b: Builder, host: u8) -> Builder {
+fn seen_by(mut b: Builder, host: End) -> Builder {
     let frames = &mut b.capture.frames;
-    frames.retain(|frame| frame.interface == usize::from(host) - 1);
+    frames.retain(|frame| frame.interface == host as usize);
     for (number, frame) in (1..).zip(frames) {
         frame.number = number;
     }
     b
-}
-
-fn piece(msg_id: u32, offset: u64) -> MediumRtm {
-    MediumRtm {
-        msg_id: MsgId(msg_id),
-        msg_length: 300,
-        seg_offset: offset,
-        options: options(None, Some(A)),
-        ..MediumRtm::default()
-    }
 }
 
 /// A request without raw address after a HANDSHAKE, without directions and on two clocks. The
@@ -1316,12 +1133,12 @@ fn packets_captured_at_one_end_are_unordered() {
         let mut b = Builder::new();
         b.send(A, B, &eager(0, Some(A), None), b"first");
         if is_handshake_there {
-            b.send(B, A, &handshake(all(), B), b"");
+            b.send(B, A, &B.handshake(all()), b"");
         }
-        b.send(A, B, &eager(1, None, Some(A)), b"");
+        b.send(A, B, &A.eager(1), b"");
         b.send(B, A, &eager(0, Some(B), None), b"");
-        b.send(A, B, &handshake(all(), A), b"");
-        b.send(B, A, &eager(1, None, Some(B)), b"");
+        b.send(A, B, &A.handshake(all()), b"");
+        b.send(B, A, &B.eager(1), b"");
         let frames = &mut b.capture.frames;
         frames.retain(kept);
         for frame in frames {
@@ -1350,9 +1167,9 @@ fn a_later_first_packet_proves_no_complete_capture() {
     let play = |frames: [usize; 4]| {
         let mut b = Builder::new();
         b.send(A, B, &eager(0, Some(A), None), b"");
-        b.send(B, A, &handshake(all(), B), b"");
-        b.send(B, A, &eager(0, None, Some(B)), b"");
-        b.send(A, B, &handshake(all(), A), b"");
+        b.send(B, A, &B.handshake(all()), b"");
+        b.send(B, A, &B.eager(0), b"");
+        b.send(A, B, &A.handshake(all()), b"");
         let at_a = frames.map(|at| b.capture.frames[at].clone());
         b.capture.frames = at_a.into();
         for (frame, number) in b.capture.frames.iter_mut().zip(1..) {
@@ -1370,59 +1187,53 @@ fn packets_may_arrive_after_their_message_was_abandoned() {
     let features = all() | ExtraFeatures::PEER_ERROR;
     let given_up = |first: u32| {
         let mut b = Builder::acquainted(features);
-        b.send(A, B, &eager(first, None, Some(A)), b"");
+        b.send(A, B, &A.eager(first), b"");
         let none = PeerError::NO_OP;
-        b.send(A, B, &peer_error(first + 1, none, OpeType::TXE, A), b"");
+        b.send(A, B, &A.peer_error(first + 1, none, OpeType::TXE), b"");
         b
     };
     // One of the three parts never arrives.
     let mut b = given_up(1);
-    b.send(A, B, &piece(2, 100), &[0; 100]);
-    b.send(A, B, &piece(2, 0), &[0; 100]);
+    b.send(A, B, &A.medium(2, 100), &[0; 100]);
+    b.send(A, B, &A.medium(2, 0), &[0; 100]);
     for msg_id in 3..10 {
-        b.send(A, B, &eager(msg_id, None, Some(A)), b"");
+        b.send(A, B, &A.eager(msg_id), b"");
     }
     let b = seen_by(b, B);
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
     // An aborted message is not answered.
-    let dc = EagerRtm {
-        receipt: Some(SendId(7)),
-        ..eager(2, None, Some(A))
-    };
+    let dc = A.dc_eager(2, 7);
     let mut b = given_up(1);
     b.send(A, B, &dc, b"");
     for number in 3..8 {
-        let dc = EagerRtm {
-            receipt: Some(SendId(number)),
-            ..eager(number, None, Some(A))
-        };
+        let dc = A.dc_eager(number, number);
         b.send(A, B, &dc, b"");
-        b.send(B, A, &receipt(number, number), b"");
+        b.send(B, A, &B.receipt(number, number), b"");
     }
     let b = seen_by(b, B);
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
     // Each packet still arrives once.
     let mut b = given_up(1);
-    b.send(A, B, &piece(2, 0), &[0; 100]);
-    b.send(A, B, &piece(2, 50), &[0; 100]);
+    b.send(A, B, &A.medium(2, 0), &[0; 100]);
+    b.send(A, B, &A.medium(2, 50), &[0; 100]);
     assert_eq!(seen_by(b, B).broken(), [("segment-overlap", 7)]);
     let mut b = given_up(1);
-    b.send(A, B, &eager(2, None, Some(A)), b"");
-    b.send(A, B, &eager(2, None, Some(A)), b"");
+    b.send(A, B, &A.eager(2), b"");
+    b.send(A, B, &A.eager(2), b"");
     assert_eq!(seen_by(b, B).broken(), [("msg-id-once", 7)]);
     // A second abort of a message does not make its packet a second one.
     let mut b = given_up(1);
     let none = PeerError::NO_OP;
-    b.send(A, B, &peer_error(2, none, OpeType::TXE, A), b"");
-    b.send(A, B, &piece(2, 0), &[0; 100]);
+    b.send(A, B, &A.peer_error(2, none, OpeType::TXE), b"");
+    b.send(A, B, &A.medium(2, 0), &[0; 100]);
     assert_eq!(seen_by(b, B).broken(), []);
     // Enough messages follow the gap: the aborted message is the last one that may wait for it.
     let mut b = Builder::acquainted(features);
     let count = 1 << 16;
     for msg_id in 2..2 + count {
-        b.send(A, B, &eager(msg_id, None, Some(A)), b"");
+        b.send(A, B, &A.eager(msg_id), b"");
     }
-    b.send(A, B, &peer_error(2 + count, none, OpeType::TXE, A), b"");
+    b.send(A, B, &A.peer_error(2 + count, none, OpeType::TXE), b"");
     assert_eq!(seen_by(b, A).broken(), [("msg-id-gap", 4)]);
 }
 
@@ -1430,47 +1241,35 @@ fn packets_may_arrive_after_their_message_was_abandoned() {
 fn peer_errors_name_messages_and_need_support() {
     let features = all() | ExtraFeatures::PEER_ERROR;
     let mut b = Builder::acquainted(features);
-    let read = Rtr {
-        kind: RtrKind::Longcts,
-        msg_length: 10,
-        recv_id: RecvId(9),
-        recv_length: 10,
-        rma_iov: RmaIovs::new(&[RmaIov::new(0x1000, 10, 5)]).unwrap(),
-        options: options(None, Some(A)),
-    };
+    let read = A.long_rtr(9, 10, RmaIov::new(0x1000, 10, 5));
     b.send(A, B, &read, b"");
-    b.send(B, A, &peer_error(0, 9, OpeType::TXE, B), b"");
+    b.send(B, A, &B.peer_error(0, 9, OpeType::TXE), b"");
     assert_eq!(b.broken(), [("peer-error-message", 9)]);
 
     // An id is reused for a read: the aborted message had it before.
     let mut b = Builder::acquainted(features);
     b.send(B, A, &eager(0, Some(B), None), b"");
     b.send(A, B, &read, b"");
-    b.send(B, A, &peer_error(0, 9, OpeType::TXE, B), b"");
+    b.send(B, A, &B.peer_error(0, 9, OpeType::TXE), b"");
     assert_eq!(b.broken(), []);
 
     // Values for neither side of a message.
     for side in [0, 3, u32::MAX] {
         let mut b = Builder::acquainted(features);
-        b.send(A, B, &piece(1, 0), &[0; 100]);
-        b.send(
-            A,
-            B,
-            &peer_error(1, PeerError::NO_OP, OpeType(side), A),
-            b"",
-        );
+        b.send(A, B, &A.medium(1, 0), &[0; 100]);
+        b.send(A, B, &A.peer_error(1, PeerError::NO_OP, OpeType(side)), b"");
         assert_eq!(b.broken(), [("peer-error-message", 9)]);
         // The message continues.
         assert_eq!(b.suspected(), [("message-whole", 7)]);
     }
 
     let mut b = Builder::acquainted(all() - ExtraFeatures::PEER_ERROR);
-    b.send(A, B, &peer_error(1, PeerError::NO_OP, OpeType::TXE, A), b"");
+    b.send(A, B, &A.peer_error(1, PeerError::NO_OP, OpeType::TXE), b"");
     assert_eq!(b.broken(), [("feature-announced", 7)]);
     // With another length it is not a packet.
     let mut b = Builder::acquainted(features);
     for length in [20, 28] {
-        let mut bytes = peer_error(1, 0, OpeType::TXE, A).to_packet(&[]);
+        let mut bytes = A.peer_error(1, 0, OpeType::TXE).to_packet(&[]);
         bytes.resize(length, 0);
         b.send_bytes(A, B, bytes);
     }
@@ -1479,13 +1278,9 @@ fn peer_errors_name_messages_and_need_support() {
 
 #[test]
 fn missing_answers_are_reported_after_later_ones() {
-    let dc = |msg_id, send_id| EagerRtm {
-        receipt: Some(SendId(send_id)),
-        ..eager(msg_id, None, Some(A))
-    };
     let mut b = Builder::acquainted(all());
-    b.send(A, B, &dc(1, 4), b"");
-    b.send(A, B, &dc(2, 5), b"");
+    b.send(A, B, &A.dc_eager(1, 4), b"");
+    b.send(A, B, &A.dc_eager(2, 5), b"");
     // There may be no receive for either.
     assert_eq!(b.broken(), []);
     assert_eq!(
@@ -1493,20 +1288,20 @@ fn missing_answers_are_reported_after_later_ones() {
         [("answer-missing", 8), ("answer-missing", 10)]
     );
     // Message 2 was received, so message 1 was received before.
-    b.send(B, A, &receipt(5, 2), b"");
+    b.send(B, A, &B.receipt(5, 2), b"");
     assert_eq!(b.broken(), [("answer-missing", 8)]);
-    b.send(B, A, &receipt(4, 1), b"");
+    b.send(B, A, &B.receipt(4, 1), b"");
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
 
     // An unreceived tag proves nothing about others.
     let mut b = Builder::acquainted(all());
     let tagged = |msg_id, send_id, tag| EagerRtm {
         tag: Some(tag),
-        ..dc(msg_id, send_id)
+        ..A.dc_eager(msg_id, send_id)
     };
     b.send(A, B, &tagged(1, 4, 1), b"");
     b.send(A, B, &tagged(2, 5, 2), b"");
-    b.send(B, A, &receipt(5, 2), b"");
+    b.send(B, A, &B.receipt(5, 2), b"");
     assert_eq!(
         (b.broken(), b.suspected()),
         (vec![], vec![("answer-missing", 8)])
@@ -1514,27 +1309,27 @@ fn missing_answers_are_reported_after_later_ones() {
 
     // With an open window the message was received: the next message must arrive.
     let mut b = Builder::acquainted(all());
-    b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
-    b.send(B, A, &cts(7, 9, 1000, B), b"");
-    b.send(A, B, &data(9, 1000, 1000, A), &[0; 1000]);
-    b.send(A, B, &dc(2, 5), b"");
-    b.send(B, A, &receipt(5, 2), b"");
+    b.send(A, B, &A.long_cts(1, 3000, 7), &[0; 1000]);
+    b.send(B, A, &B.cts(7, 9, 1000), b"");
+    b.send(A, B, &A.data(9, 1000, 1000), &[0; 1000]);
+    b.send(A, B, &A.dc_eager(2, 5), b"");
+    b.send(B, A, &B.receipt(5, 2), b"");
     assert_eq!(b.broken(), [("answer-missing", 12)]);
 }
 
 #[test]
 fn a_read_that_is_over_is_acknowledged() {
     let iov = [RmaIov::new(0x1000, 5000, 1)];
-    let long_read = long_read(1, 7, iov[0]);
+    let long_read = A.long_read(1, 7, iov[0]);
     // Receives with other tags prove nothing about this one, but the endpoint continues.
     let goes_on = |b: &mut Builder, tag: u32| {
         let tagged = EagerRtm {
             tag: Some(tag.into()),
             receipt: Some(SendId(20 + tag)),
-            ..eager(1 + tag, None, Some(A))
+            ..A.eager(1 + tag)
         };
         b.send(A, B, &tagged, b"");
-        b.send(B, A, &receipt(20 + tag, 1 + tag), b"");
+        b.send(B, A, &B.receipt(20 + tag, 1 + tag), b"");
     };
     for (read, expected) in [(5000, vec![("answer-missing", 8)]), (4000, vec![])] {
         let mut b = Builder::acquainted(all());
@@ -1549,7 +1344,7 @@ fn a_read_that_is_over_is_acknowledged() {
         );
         goes_on(&mut b, 4);
         assert_eq!(b.broken(), expected, "{read}");
-        b.send(B, A, &eor(7, B), b"");
+        b.send(B, A, &B.eor(7), b"");
         assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
     }
 }
@@ -1558,17 +1353,17 @@ fn a_read_that_is_over_is_acknowledged() {
 fn captures_that_lack_something_prove_less() {
     // The capture begins late: it lacks the answers' requests.
     let mut b = Builder::new();
-    b.sequences = [1000; 256];
-    b.send(A, B, &eager(17, None, Some(A)), b"");
-    b.send(B, A, &receipt(4, 1), b"");
-    b.send(B, A, &eor(7, B), b"");
-    b.send(A, B, &data(3, 0, 10, A), &[0; 10]);
+    b.sequences = [1000; 3];
+    b.send(A, B, &A.eager(17), b"");
+    b.send(B, A, &B.receipt(4, 1), b"");
+    b.send(B, A, &B.eor(7), b"");
+    b.send(A, B, &A.data(3, 0, 10), &[0; 10]);
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
 
     // With drops, only rules about a single packet apply.
     let mut b = Builder::acquainted(all());
-    b.send(B, A, &receipt(4, 1), b"");
-    b.send(B, A, &cts(7, 9, 0, B), b"");
+    b.send(B, A, &B.receipt(4, 1), b"");
+    b.send(B, A, &B.cts(7, 9, 0), b"");
     let found = [
         ("answer-names-request", 7),
         ("answer-names-request", 9),
@@ -1583,9 +1378,9 @@ fn captures_that_lack_something_prove_less() {
 
     // Truncated by a snap length.
     let mut b = Builder::acquainted(all());
-    b.send(A, B, &long_cts(1, 3000, 7), b"");
+    b.send(A, B, &A.long_cts(1, 3000, 7), b"");
     b.change_last(|header| header.payload_captured = false);
-    b.send(B, A, &cts(7, 9, 2000, B), b"");
+    b.send(B, A, &B.cts(7, 9, 2000), b"");
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
 }
 
@@ -1593,10 +1388,10 @@ fn captures_that_lack_something_prove_less() {
 fn unnamed_receipts(change: impl Fn(&mut Vec<CapturedPacket>)) -> (Vec<(&'static str, u64)>, u64) {
     let mut b = Builder::acquainted(all());
     for msg_id in 1..5 {
-        b.send(A, B, &eager(msg_id, None, Some(A)), b"data");
+        b.send(A, B, &A.eager(msg_id), b"data");
     }
-    b.send(B, A, &receipt(4, 1), b"");
-    b.send(B, A, &receipt(5, 2), b"");
+    b.send(B, A, &B.receipt(4, 1), b"");
+    b.send(B, A, &B.receipt(5, 2), b"");
     change(&mut b.capture.frames);
     b.capture.frames.sort_by_key(|frame| frame.time);
     (b.broken(), check(&b.capture).unproven)
@@ -1604,8 +1399,8 @@ fn unnamed_receipts(change: impl Fn(&mut Vec<CapturedPacket>)) -> (Vec<(&'static
 
 #[test]
 fn gaps_in_request_numbers_count_as_dropped() {
-    let is = |frame: &CapturedPacket, host: u8, number: u32, direction| {
-        let is_request = (frame.source, frame.header.sequence) == (address(host).gid, number);
+    let is = |frame: &CapturedPacket, host: End, number: u32, direction| {
+        let is_request = (frame.source, frame.header.sequence) == (host.address().gid, number);
         is_request && frame.direction == direction
     };
     let (sent, arrived) = (Some(Direction::Outbound), Some(Direction::Inbound));
@@ -1637,12 +1432,12 @@ fn gaps_in_request_numbers_count_as_dropped() {
             frames.retain(|frame| !is(frame, host, 1, sent));
             undirected(frames);
         };
-        assert_eq!(unnamed_receipts(one_copy).1, 0, "{host}");
+        assert_eq!(unnamed_receipts(one_copy).1, 0, "{host:?}");
         let no_copy = |frames: &mut Vec<_>| {
             neither(host, 1)(frames);
             undirected(frames);
         };
-        assert_eq!(unnamed_receipts(no_copy).0, [], "{host}");
+        assert_eq!(unnamed_receipts(no_copy).0, [], "{host:?}");
     }
 
     // A frame that is late closes the gap, and one with number 0 that is captured again opens none.
@@ -1672,9 +1467,9 @@ fn other_protocols_are_named_and_not_judged() {
     assert!(checked.is_empty());
     assert_eq!((checked.foreign, checked.conversations), (20, 0));
     // RDM traffic besides it is judged.
-    b.sequences = [0; 256];
-    b.send(3, A, &eager(0, None, None), b"");
-    b.send(A, 3, &handshake(all(), A), b"");
+    b.sequences = [0; 3];
+    b.send(C, A, &eager(0, None, None), b"");
+    b.send(A, C, &A.handshake(all()), b"");
     assert_eq!(b.broken(), [("raw-address-first", 41), ("not-rdm", 39)]);
 }
 
@@ -1690,10 +1485,10 @@ fn send_plain(b: &mut Builder, qkey: u32, first: u8, count: u8) {
 
 #[test]
 fn queue_pair_numbers_may_change_their_protocol() {
-    let connid_of = |host: u8| Qkey(0x9000 + u32::from(host));
+    let connid_of = |host: End| Qkey(0x8000 + host.connid().0);
     // RDM, then plain SRD; the first send can be read as an RDM packet by chance.
     let mut b = Builder::acquainted(all());
-    b.sequences = [0; 256];
+    b.sequences = [0; 3];
     b.send(A, B, &eager(1, None, None), b"data");
     b.change_last(|header| header.qkey = Qkey(0x1111_1111));
     send_plain(&mut b, 0x1111_1111, 0x77, 5);
@@ -1702,10 +1497,10 @@ fn queue_pair_numbers_may_change_their_protocol() {
     assert_eq!((checked.packets, checked.foreign), (3, 11));
 
     // RDM again, with one malformed packet: an error of its sender.
-    b.sequences = [0; 256];
+    b.sequences = [0; 3];
     let address = RawAddress {
         qkey: connid_of(A),
-        ..address(A)
+        ..A.address()
     };
     let mut first = eager(0, None, None);
     first.options.raw_address = Some(RawAddressHeader::new(address));
@@ -1722,10 +1517,10 @@ fn queue_pair_numbers_may_change_their_protocol() {
     // Plain SRD first: later RDM traffic does not make it RDM.
     let mut b = Builder::new();
     send_plain(&mut b, 0x1111_1111, 0x77, 5);
-    b.sequences = [0; 256];
+    b.sequences = [0; 3];
     b.send(A, B, &eager(0, Some(A), None), b"first");
-    b.send(B, A, &handshake(all(), B), b"");
-    b.send(A, B, &handshake(all(), A), b"");
+    b.send(B, A, &B.handshake(all()), b"");
+    b.send(A, B, &A.handshake(all()), b"");
     assert_eq!(b.broken(), [("not-rdm", 19), ("not-rdm", 20)]);
     assert_eq!(check(&b.capture).packets, 3);
 
@@ -1738,9 +1533,9 @@ fn queue_pair_numbers_may_change_their_protocol() {
 #[test]
 fn the_order_is_that_of_time() {
     let mut b = Builder::acquainted(all());
-    b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
-    b.send(B, A, &cts(7, 9, 2000, B), b"");
-    b.send(A, B, &data(9, 1000, 2000, A), &[0; 2000]);
+    b.send(A, B, &A.long_cts(1, 3000, 7), &[0; 1000]);
+    b.send(B, A, &B.cts(7, 9, 2000), b"");
+    b.send(A, B, &A.data(9, 1000, 2000), &[0; 2000]);
     // Several processes append to one file with delays.
     b.capture.frames.reverse();
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
@@ -1754,9 +1549,9 @@ fn the_order_is_that_of_time() {
 #[test]
 fn the_clocks_of_two_hosts_need_not_agree() {
     let mut b = Builder::acquainted(all());
-    b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
-    b.send(B, A, &cts(7, 9, 2000, B), b"");
-    b.send(A, B, &data(9, 1000, 2000, A), &[0; 2000]);
+    b.send(A, B, &A.long_cts(1, 3000, 7), &[0; 1000]);
+    b.send(B, A, &B.cts(7, 9, 2000), b"");
+    b.send(A, B, &A.data(9, 1000, 2000), &[0; 2000]);
     for frame in b
         .capture
         .frames
@@ -1772,12 +1567,12 @@ fn the_clocks_of_two_hosts_need_not_agree() {
 fn several_endpoints_of_one_host_are_distinguished() {
     // Both endpoints are on host a, in one capture.
     let mut b = Builder::acquainted(all());
-    b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
-    b.send(B, A, &cts(7, 9, 2000, B), b"");
-    b.send(A, B, &data(9, 1000, 2000, A), &[0; 2000]);
-    b.send(B, A, &receipt(7, 1), b"");
+    b.send(A, B, &A.long_cts(1, 3000, 7), &[0; 1000]);
+    b.send(B, A, &B.cts(7, 9, 2000), b"");
+    b.send(A, B, &A.data(9, 1000, 2000), &[0; 2000]);
+    b.send(B, A, &B.receipt(7, 1), b"");
     for frame in &mut b.capture.frames {
-        (frame.source, frame.destination) = (address(A).gid, address(A).gid);
+        (frame.source, frame.destination) = (A.address().gid, A.address().gid);
         frame.interface = 0;
         if frame.payload.first() == Some(&64) {
             // The raw address of b names host b.
@@ -1809,7 +1604,7 @@ fn second_job(first_job: &[CapturedPacket], offset: usize) -> Vec<CapturedPacket
 #[test]
 fn a_second_job_starts_afresh() {
     let mut b = Builder::acquainted(all());
-    b.send(A, B, &eager(1, None, Some(A)), b"");
+    b.send(A, B, &A.eager(1), b"");
     let second_job = second_job(&b.capture.frames, b.capture.frames.len());
     b.capture.frames.extend(second_job);
     assert_eq!((b.broken(), b.suspected()), (vec![], vec![]));
@@ -1819,11 +1614,11 @@ fn a_second_job_starts_afresh() {
 fn a_second_jobs_first_request_is_separate() {
     // The capture begins after the first message of A, with the one of B that crossed it.
     let mut b = Builder::new();
-    b.sequences[usize::from(A)] = 1;
+    b.sequences[A as usize] = 1;
     b.send(B, A, &eager(0, Some(B), None), b"");
-    b.send(A, B, &handshake(all(), A), b"");
+    b.send(A, B, &A.handshake(all()), b"");
     for msg_id in 1..8 {
-        b.send(A, B, &eager(msg_id, None, Some(A)), b"");
+        b.send(A, B, &A.eager(msg_id), b"");
     }
     let mut first_job = seen_by(b, A).capture.frames;
     let mut b = Builder::acquainted(all());
@@ -1846,19 +1641,19 @@ fn undirected(frames: &mut Vec<CapturedPacket>) {
 #[test]
 fn a_later_connid_does_not_join_two_jobs() {
     let mut b = Builder::new();
-    b.sequences = [1; 256];
+    b.sequences = [1; 3];
     for msg_id in [2, 3] {
         b.send(A, B, &eager(msg_id, None, None), b"");
     }
     let mut first_job = b.capture.frames;
     let mut b = Builder::new();
-    b.sequences = [3; 256];
+    b.sequences = [3; 3];
     let unnamed = Handshake {
         connid: None,
-        ..handshake(all(), B)
+        ..B.handshake(all())
     };
     b.send(B, A, &unnamed, b"");
-    b.send(A, B, &handshake(all(), A), b"");
+    b.send(A, B, &A.handshake(all()), b"");
     b.send(A, B, &eager(2, None, None), b"");
     let second_job = second_job(&b.capture.frames, first_job.len());
     first_job.extend(second_job);
@@ -1876,11 +1671,11 @@ fn a_later_connid_does_not_join_two_jobs() {
 fn late_undirected_requests_may_be_copies() {
     let broken = |numbers: [u32; 3]| {
         let mut b = Builder::new();
-        b.sequences = [14; 256];
-        b.send(B, A, &eager(9, None, Some(B)), b"");
+        b.sequences = [14; 3];
+        b.send(B, A, &B.eager(9), b"");
         for (msg_id, number) in [(4, numbers[0]), (5, numbers[1]), (4, numbers[2])] {
-            b.sequences[usize::from(A)] = number;
-            b.send(A, B, &eager(msg_id, None, Some(A)), b"");
+            b.sequences[A as usize] = number;
+            b.send(A, B, &A.eager(msg_id), b"");
         }
         undirected(&mut b.capture.frames);
         b.broken()
@@ -1892,7 +1687,7 @@ fn late_undirected_requests_may_be_copies() {
 #[test]
 fn an_earlier_refusal_does_not_hide_later_packets() {
     let mut b = Builder::acquainted(all());
-    b.send(A, B, &eager(1, None, Some(A)), b"");
+    b.send(A, B, &A.eager(1), b"");
     let orderly = b.capture.frames;
     // The first message of the first job is refused, and its endpoints end. The first message of
     // the second job has the same sequence number, and may have the same bytes.

@@ -20,8 +20,8 @@ use efa_wire::address::{Gid, Qkey, RawAddress};
 use efa_wire::fields::{Value, fields_of};
 use efa_wire::rules::{Judge, Rule};
 use efa_wire::{
-    Connid, EagerRtm, ExtraFeatures, Header, MediumRtm, MsgId, OpeType, Packet, PacketType,
-    PeerError, RawAddressHeader, RecvId, Repr, ReqOptions, Rtr, RtrKind,
+    Connid, EagerRtm, ExtraFeatures, Header, MsgId, OpeType, Packet, PacketType, PeerError,
+    RawAddressHeader, RecvId, Repr, ReqOptions, Rtr, RtrKind,
 };
 use efa_wireshark::Tshark;
 use efa_wireshark::talk::{End, Talk};
@@ -485,24 +485,11 @@ fn acquainted() -> Talk {
 }
 
 fn gives_up(talk: &mut Talk, from: End, side: OpeType, msg_id: u32, op_id: u32) {
-    let error = PeerError {
-        msg_id: MsgId(msg_id),
-        op_id,
-        emitter_ope_type: side,
-        connid: Some(from.connid()),
-        ..PeerError::default()
-    };
-    talk.packet(from, &error, b"");
+    talk.packet(from, &from.peer_error(msg_id, op_id, side), b"");
 }
 
 fn piece(talk: &mut Talk, msg_id: u32, offset: u64) {
-    let piece = MediumRtm {
-        msg_id: MsgId(msg_id),
-        msg_length: 300,
-        seg_offset: offset,
-        ..MediumRtm::default()
-    };
-    talk.packet(End::B, &piece, &[0; 100]);
+    talk.packet(End::B, &End::B.medium(msg_id, offset), &[0; 100]);
 }
 
 /// A message from B.

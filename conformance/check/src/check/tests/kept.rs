@@ -13,10 +13,10 @@ use super::*;
 /// order of packets at their receiver shows.
 fn two_mistakes() -> Vec<CapturedPacket> {
     let mut b = Builder::acquainted(all());
-    b.send(A, B, &piece(1, 250), &[0; 100]);
+    b.send(A, B, &A.medium(1, 250), &[0; 100]);
     let memory = RmaIov::new(0x1000, 5000, 1);
-    b.send(A, B, &long_read(2, 7, memory), b"");
-    b.send(B, A, &eor(7, B), b"");
+    b.send(A, B, &A.long_read(2, 7, memory), b"");
+    b.send(B, A, &B.eor(7), b"");
     for frame in &mut b.capture.frames {
         frame.time += Duration::from_secs(1_700_000_000);
     }

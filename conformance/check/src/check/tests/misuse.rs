@@ -4,7 +4,7 @@ use super::*;
 
 /// Message `msg_id`, which arrives.
 fn arrives(b: &mut Builder, msg_id: u32) {
-    b.send(A, B, &eager(msg_id, None, Some(A)), b"");
+    b.send(A, B, &A.eager(msg_id), b"");
     b.answer(A, B, Status::Ok);
 }
 
@@ -12,7 +12,7 @@ fn arrives(b: &mut Builder, msg_id: u32) {
 fn refused_twice() -> Builder {
     let mut b = Builder::acquainted(all());
     for _ in 0..2 {
-        b.send(A, B, &eager(1, None, Some(A)), b"refused");
+        b.send(A, B, &A.eager(1), b"refused");
         b.answer(A, B, Status::RemoteRnr);
     }
     b
@@ -42,7 +42,7 @@ fn a_refused_message_is_not_left_behind() {
     // The later messages are refused too.
     let mut b = refused_twice();
     for msg_id in 2..8 {
-        b.send(A, B, &eager(msg_id, None, Some(A)), b"");
+        b.send(A, B, &A.eager(msg_id), b"");
         b.answer(A, B, Status::RemoteRnr);
     }
     assert_eq!(b.broken(), []);
@@ -53,8 +53,8 @@ fn refused_messages_may_return() {
     for is_given_up in [false, true] {
         let mut b = refused_twice();
         match is_given_up {
-            false => b.send(A, B, &eager(1, None, Some(A)), b"refused"),
-            true => b.send(A, B, &peer_error(1, PeerError::NO_OP, OpeType::TXE, A), b""),
+            false => b.send(A, B, &A.eager(1), b"refused"),
+            true => b.send(A, B, &A.peer_error(1, PeerError::NO_OP, OpeType::TXE), b""),
         }
         for msg_id in 2..8 {
             arrives(&mut b, msg_id);
@@ -66,8 +66,8 @@ fn refused_messages_may_return() {
     for last in [Some(Status::Ok), None] {
         let mut b = refused_twice();
         for status in [Some(Status::RemoteRnr), last] {
-            b.sequences[usize::from(A)] -= 1;
-            b.send(A, B, &eager(1, None, Some(A)), b"refused");
+            b.sequences[A as usize] -= 1;
+            b.send(A, B, &A.eager(1), b"refused");
             b.change_last(|header| header.retransmission = true);
             if let Some(status) = status {
                 b.answer(A, B, status);
@@ -81,14 +81,14 @@ fn refused_messages_may_return() {
     // One of two refused packets is not sent again.
     let mut b = Builder::acquainted(all());
     for offset in [0, 100, 200] {
-        b.send(A, B, &piece(1, offset), &[0; 100]);
+        b.send(A, B, &A.medium(1, offset), &[0; 100]);
         let status = match offset {
             0 => Status::Ok,
             _ => Status::RemoteRnr,
         };
         b.answer(A, B, status);
     }
-    b.send(A, B, &piece(1, 200), &[0; 100]);
+    b.send(A, B, &A.medium(1, 200), &[0; 100]);
     for msg_id in 2..8 {
         arrives(&mut b, msg_id);
     }
@@ -99,8 +99,8 @@ fn refused_messages_may_return() {
 fn refused_and_repeated(repetitions: usize) -> Builder {
     let mut b = Builder::acquainted(all());
     for attempt in 0..=repetitions {
-        b.sequences[usize::from(A)] -= u32::from(attempt > 0);
-        b.send(A, B, &eager(1, None, Some(A)), b"refused");
+        b.sequences[A as usize] -= u32::from(attempt > 0);
+        b.send(A, B, &A.eager(1), b"refused");
         b.change_last(|header| header.retransmission = attempt > 0);
         b.answer(A, B, Status::RemoteRnr);
     }
@@ -150,8 +150,8 @@ fn features_used_early_are_judged_by_the_handshake() {
     let play = |features: ExtraFeatures| {
         let mut b = Builder::new();
         b.send(A, B, &eager(0, Some(A), None), b"first");
-        b.send(A, B, &peer_error(0, PeerError::NO_OP, OpeType::TXE, A), b"");
-        b.send(B, A, &handshake(features, B), b"");
+        b.send(A, B, &A.peer_error(0, PeerError::NO_OP, OpeType::TXE), b"");
+        b.send(B, A, &B.handshake(features), b"");
         b.broken()
     };
     assert_eq!(
@@ -165,8 +165,8 @@ fn features_used_early_are_judged_by_the_handshake() {
 fn writes_need_no_beginning_to_be_judged() {
     let play = |features| {
         let mut b = Builder::new();
-        b.send(A, B, &eager(41, None, Some(A)), b"");
-        b.send(B, A, &handshake(features, B), b"");
+        b.send(A, B, &A.eager(41), b"");
+        b.send(B, A, &B.handshake(features), b"");
         b.send_bytes(A, B, Vec::new());
         let write = rdma(RmaIov::new(0x5000, 64, 9), 64);
         b.change_last(|header| header.kind = FrameKind::RdmaWrite(write));
@@ -185,10 +185,10 @@ fn writes_need_no_beginning_to_be_judged() {
 /// The window of a message, whose CTS has these flags.
 fn window_of_message(flags: CtsFlags) -> Builder {
     let mut b = Builder::acquainted(all());
-    b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
+    b.send(A, B, &A.long_cts(1, 3000, 7), &[0; 1000]);
     let window = Cts {
         flags,
-        ..cts(7, 9, 2000, B)
+        ..B.cts(7, 9, 2000)
     };
     b.send(B, A, &window, b"");
     b
@@ -197,26 +197,13 @@ fn window_of_message(flags: CtsFlags) -> Builder {
 /// The second window of a read.
 fn window_of_read(flags: CtsFlags) -> Builder {
     let mut b = Builder::acquainted(all());
-    let rtr = Rtr {
-        kind: RtrKind::Longcts,
-        rma_iov: RmaIovs::new(&[RmaIov::new(0x1000, 5000, 1)]).unwrap(),
-        msg_length: 5000,
-        recv_id: RecvId(9),
-        recv_length: 3000,
-        options: options(None, Some(B)),
-    };
-    let response = ReadRsp {
-        connid: connid(A),
-        recv_id: RecvId(9),
-        send_id: SendId(21),
-        seg_length: 3000,
-        flags: UniversalFlags::empty(),
-    };
+    let rtr = B.long_rtr(9, 3000, RmaIov::new(0x1000, 5000, 1));
+    let response = A.read_rsp(9, 21, 3000);
     b.send(B, A, &rtr, b"");
     b.send(A, B, &response, &[0; 3000]);
     let window = Cts {
         flags,
-        ..cts(21, 9, 2000, B)
+        ..B.cts(21, 9, 2000)
     };
     b.send(B, A, &window, b"");
     b
@@ -267,7 +254,7 @@ fn runting_read(runt_length: u64, read_from: u64) -> Builder {
             seg_offset,
             send_id: SendId(7),
             read_iov: RmaIovs::new(&iov).unwrap(),
-            options: options(None, Some(A)),
+            options: A.known(),
             ..RuntreadRtm::default()
         };
         b.send(A, B, &segment, &[0; 1000]);
@@ -275,7 +262,7 @@ fn runting_read(runt_length: u64, read_from: u64) -> Builder {
     let length = 5000 - read_from;
     let rest = RmaIov::new(0x1000 + read_from, length, 1);
     b.rdma_read(B, A, rest, length as u32);
-    b.send(B, A, &eor(7, B), b"");
+    b.send(B, A, &B.eor(7), b"");
     b
 }
 
@@ -298,20 +285,20 @@ fn with_old_connid(is_another: bool) -> Builder {
     let mut b = Builder::acquainted(all());
     b.send(B, A, &eager(0, Some(B), None), b"old");
     let long = LongctsRtm {
-        options: options(None, Some(B)),
-        ..long_cts(1, 3000, 7)
+        options: B.known(),
+        ..A.long_cts(1, 3000, 7)
     };
     b.send(B, A, &long, &[0; 1000]);
-    b.send(A, B, &cts(7, 9, 1000, A), b"");
-    b.sequences[usize::from(B)] = 0;
+    b.send(A, B, &A.cts(7, 9, 1000), b"");
+    b.sequences[B as usize] = 0;
     match is_another {
         true => b.send(B, A, &eager(0, Some(B), None), b"new"),
-        false => b.send(B, A, &handshake(all(), B), b""),
+        false => b.send(B, A, &B.handshake(all()), b""),
     }
-    b.send(A, B, &eager(1, None, Some(A)), b"");
-    b.send(B, A, &handshake(all(), B), b"");
-    b.send(A, B, &handshake(all(), A), b"");
-    b.send(B, A, &eager(1, None, Some(B)), b"");
+    b.send(A, B, &A.eager(1), b"");
+    b.send(B, A, &B.handshake(all()), b"");
+    b.send(A, B, &A.handshake(all()), b"");
+    b.send(B, A, &B.eager(1), b"");
     for msg_id in 2..8 {
         arrives(&mut b, msg_id);
     }
@@ -330,9 +317,9 @@ fn an_endpoint_has_a_connid_of_its_own() {
 #[test]
 fn causes_precede_their_consequences() {
     let mut b = Builder::acquainted(all());
-    b.send(A, B, &long_cts(1, 3000, 7), &[0; 1000]);
-    b.send(B, A, &cts(8, 9, 2000, B), b"");
-    b.send(A, B, &data(9, 1000, 2000, A), &[0; 2000]);
+    b.send(A, B, &A.long_cts(1, 3000, 7), &[0; 1000]);
+    b.send(B, A, &B.cts(8, 9, 2000), b"");
+    b.send(A, B, &A.data(9, 1000, 2000), &[0; 2000]);
     assert_eq!(
         b.found(|_| true),
         [
@@ -347,12 +334,9 @@ fn causes_precede_their_consequences() {
 fn a_receipt_names_its_message() {
     let play = |msg_id| {
         let mut b = Builder::acquainted(all());
-        let dc = EagerRtm {
-            receipt: Some(SendId(4)),
-            ..eager(1, None, Some(A))
-        };
+        let dc = A.dc_eager(1, 4);
         b.send(A, B, &dc, b"");
-        b.send(B, A, &receipt(4, msg_id), b"");
+        b.send(B, A, &B.receipt(4, msg_id), b"");
         b.broken()
     };
     assert_eq!(play(1), []);
@@ -364,10 +348,7 @@ fn requests_have_no_flags_of_other_kinds() {
     let play = |flags| {
         let mut b = Builder::acquainted(all());
         let write = EagerRtw {
-            options: ReqOptions {
-                flags,
-                ..options(None, Some(A))
-            },
+            options: ReqOptions { flags, ..A.known() },
             ..EagerRtw::default()
         };
         b.send(A, B, &write, b"");

@@ -37,11 +37,11 @@ pub(super) fn traffic(
             play.next = 1;
             play.exchange_handshakes();
             let begun_by = begun_by(packet_type);
-            play.request(begun_by, options(None, Some(A)));
+            play.request(begun_by, A.known());
             play.rest(begun_by, packet_type);
         }
         (PeerKnowledge::Stranger, true) => {
-            play.request(packet_type, options(Some(A), None));
+            play.request(packet_type, A.unknown());
             play.exchange_handshakes();
             play.rest(packet_type, packet_type);
         }
@@ -117,10 +117,10 @@ impl Play {
         let full = Handshake {
             host_id: Some(0x0123_4567_89ab_cdef),
             hmem_p2p: Some(1),
-            ..handshake(all(), B)
+            ..B.handshake(all())
         };
         self.b.send(B, A, &full, b"");
-        self.b.send(A, B, &handshake(all(), A), b"");
+        self.b.send(A, B, &A.handshake(all()), b"");
     }
 
     fn msg_id(&mut self) -> MsgId {
@@ -294,27 +294,27 @@ impl Play {
             T::LongctsMsgRtm | T::LongctsTagRtm | T::LongctsRtw => self.windows(),
             T::DcLongctsMsgRtm | T::DcLongctsTagRtm | T::DcLongctsRtw => {
                 self.windows();
-                self.b.send(B, A, &receipt(SEND_ID, self.last()), b"");
+                self.b.send(B, A, &B.receipt(SEND_ID, self.last()), b"");
             }
             T::ShortRtr => self.read_response(300),
             T::LongctsRtr => {
                 self.read_response(100);
-                self.b.send(B, A, &data(RECV_ID, 100, 100, B), &[5; 100]);
+                self.b.send(B, A, &B.data(RECV_ID, 100, 100), &[5; 100]);
                 let window = Cts {
                     flags: CtsFlags::EMULATED_READ,
-                    ..cts(0x4c3, RECV_ID, 100, A)
+                    ..A.cts(0x4c3, RECV_ID, 100)
                 };
                 self.b.send(A, B, &window, b"");
-                self.b.send(B, A, &data(RECV_ID, 200, 100, B), &[5; 100]);
+                self.b.send(B, A, &B.data(RECV_ID, 200, 100), &[5; 100]);
             }
             T::FetchRta | T::CompareRta => self.atomic_response(RECV_ID),
             _ if begun_by.is_delivery_complete() => {
-                self.b.send(B, A, &receipt(SEND_ID, self.last()), b"");
+                self.b.send(B, A, &B.receipt(SEND_ID, self.last()), b"");
             }
             T::MediumMsgRtm if shown == T::PeerError => {
                 let msg_id = self.msg_id().0;
                 // The message is aborted before it is sent.
-                let lost = peer_error(msg_id, PeerError::NO_OP, OpeType::TXE, A);
+                let lost = A.peer_error(msg_id, PeerError::NO_OP, OpeType::TXE);
                 self.b.send(A, B, &lost, b"");
             }
             _ => {}
@@ -328,59 +328,43 @@ impl Play {
         let first = RmaIov::new(first.addr() + from, rest, first.key());
         self.b.rdma_read(B, A, first, rest as u32);
         self.b.rdma_read(B, A, second, second.len() as u32);
-        self.b.send(B, A, &eor(SEND_ID, B), b"");
+        self.b.send(B, A, &B.eor(SEND_ID), b"");
     }
 
     /// The receiver cannot read, and gets the message in windows.
     fn refused_read(&mut self) {
-        let nack = ReadNack {
-            send_id: SendId(SEND_ID),
-            recv_id: RecvId(RECV_ID),
-            connid: connid(B),
-            flags: UniversalFlags::empty(),
-        };
+        let nack = B.read_nack(SEND_ID, RECV_ID);
         self.b.send(B, A, &nack, b"");
-        let mut again = long_cts(self.last(), 300, SEND_ID);
+        let mut again = A.long_cts(self.last(), 300, SEND_ID);
         again.options.flags = ReqFlags::READ_NACK;
         again.options.cq_data = Some(0x0102_0304_0506_0708);
         self.b.send(A, B, &again, b"");
-        self.b.send(B, A, &cts(SEND_ID, RECV_ID, 300, B), b"");
-        self.b.send(A, B, &data(RECV_ID, 0, 300, A), &[5; 300]);
+        self.b.send(B, A, &B.cts(SEND_ID, RECV_ID, 300), b"");
+        self.b.send(A, B, &A.data(RECV_ID, 0, 300), &[5; 300]);
     }
 
     /// Two windows after the first 100 bytes.
     fn windows(&mut self) {
         for offset in [100, 200] {
-            self.b.send(B, A, &cts(SEND_ID, RECV_ID, 100, B), b"");
-            self.b.send(A, B, &data(RECV_ID, offset, 100, A), &[5; 100]);
+            self.b.send(B, A, &B.cts(SEND_ID, RECV_ID, 100), b"");
+            self.b.send(A, B, &A.data(RECV_ID, offset, 100), &[5; 100]);
         }
     }
 
     fn read_response(&mut self, length: usize) {
-        let response = ReadRsp {
-            connid: connid(B),
-            recv_id: RecvId(RECV_ID),
-            send_id: SendId(0x4c3),
-            seg_length: length as u64,
-            flags: UniversalFlags::empty(),
-        };
+        let response = B.read_rsp(RECV_ID, 0x4c3, length as u64);
         self.b.send(B, A, &response, &vec![5; length]);
     }
 
     fn atomic_response(&mut self, recv_id: u32) {
-        let response = AtomRsp {
-            connid: connid(B),
-            recv_id: RecvId(recv_id),
-            seg_length: 24,
-            flags: UniversalFlags::empty(),
-        };
+        let response = B.atom_rsp(recv_id, 24);
         self.b.send(B, A, &response, &[5; 24]);
     }
 
     /// Later packets that prove that missing answers and messages never arrive: requests with the
     /// same keys and the same tag are answered, and messages are sent in both directions.
     fn proof(&mut self) {
-        let options = options(None, Some(A));
+        let options = A.known();
         for number in 0..4 {
             let recv_id = 0x700 + number;
             self.atomic(RtaKind::Fetch(RecvId(recv_id)), options);
@@ -393,7 +377,7 @@ impl Play {
                 options,
             };
             self.b.send(A, B, &message, b"more");
-            self.b.send(B, A, &receipt(send_id, self.last()), b"");
+            self.b.send(B, A, &B.receipt(send_id, self.last()), b"");
             let rtr = Rtr {
                 kind: RtrKind::Short,
                 rma_iov: target(),
@@ -403,15 +387,9 @@ impl Play {
                 options,
             };
             self.b.send(A, B, &rtr, b"");
-            let response = ReadRsp {
-                connid: connid(B),
-                recv_id: RecvId(0x900 + number),
-                send_id: SendId(0xa00 + number),
-                seg_length: 300,
-                flags: UniversalFlags::empty(),
-            };
+            let response = B.read_rsp(0x900 + number, 0xa00 + number, 300);
             self.b.send(B, A, &response, &[5; 300]);
-            self.b.send(B, A, &eager(number, None, Some(B)), b"back");
+            self.b.send(B, A, &B.eager(number), b"back");
         }
     }
 }
