@@ -426,9 +426,7 @@ mod tests {
             }),
             ..Handshake::default()
         };
-        let mut bytes = [0; 64];
-        let length = handshake.emit_packet(&[], &mut bytes).unwrap();
-        let handshake = &bytes[..length];
+        let handshake = &handshake.to_packet(b"");
         let mut known = UserRecvQps::default();
         let message = send(SENDER, 1, RECEIVER, 7, b"nothing but data");
         assert!(!known.follow(&message));

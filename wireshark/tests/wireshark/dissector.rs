@@ -926,14 +926,11 @@ fn captures_of_two_hosts_merge() {
 fn the_packet_list_tells_the_essentials() {
     let Some(tshark) = Tshark::find() else { return };
     use efa_core::wire::{EagerRtm, LongreadRtm, MsgId, Repr as _, RmaIov, RmaIovs, SendId};
-    let mut buffer = [0; 256];
     let eager = EagerRtm {
         msg_id: MsgId(5),
         tag: Some(0xcafe),
         ..EagerRtm::default()
     };
-    let length = eager.emit_packet(&[0; 64], &mut buffer).unwrap();
-    let eager = buffer[..length].to_vec();
     let iov = [RmaIov::new(1, 2, 3)];
     let long = LongreadRtm {
         msg_id: MsgId(6),
@@ -942,9 +939,8 @@ fn the_packet_list_tells_the_essentials() {
         read_iov: RmaIovs::new(&iov).unwrap(),
         ..LongreadRtm::default()
     };
-    let length = long.emit_packet(&[], &mut buffer).unwrap();
-    let long = buffer[..length].to_vec();
-    let lines = tshark.lines(&capture_packets(&[eager, long]));
+    let packets = [eager.to_packet(&[0; 64]), long.to_packet(b"")];
+    let lines = tshark.lines(&capture_packets(&packets));
     assert_eq!(lines[0], "EFA RDM|EAGER_TAGRTM msg_id=5 tag=0xcafe len=64");
     assert_eq!(
         lines[1],

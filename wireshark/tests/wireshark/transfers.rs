@@ -493,9 +493,7 @@ fn writes_and_their_rdma_are_followed() {
 fn a_refused_packet_is_linked_to_its_retry() {
     let Some(tshark) = Tshark::find() else { return };
     let mut talk = Talk::acquainted(ALL);
-    let header = End::A.eager(0);
-    let mut packet = vec![0; header.header_len()];
-    header.emit(&mut packet).unwrap();
+    let packet = End::A.eager(0).to_packet(b"");
     let sequence = talk.next_sequence(End::A);
     let first = talk.request(End::A, FrameKind::Send, sequence, false, &packet);
     let refusal = talk.answer(End::B, sequence, Status::RemoteRnr);

@@ -633,7 +633,6 @@ fn change_resent(frames: &mut [CapturedPacket], change: &str) -> Option<u64> {
     match change {
         "header" => {
             let packet = Packet::parse(&payload).ok()?;
-            let mut bytes = vec![0; payload.len() + 40];
             let other = |options: &mut ReqOptions| {
                 let connid = options.sender_connid().unwrap_or(Connid(7));
                 match options.raw_address.take() {
@@ -660,10 +659,7 @@ fn change_resent(frames: &mut [CapturedPacket], change: &str) -> Option<u64> {
                 }
                 _ => return None,
             };
-            let data = packet.payload.of(&payload);
-            let length = header.emit_packet(data, &mut bytes).ok()?;
-            bytes.truncate(length);
-            frames[place].payload = bytes;
+            frames[place].payload = header.to_packet(packet.payload.of(&payload));
         }
         "content" => *frames[place].payload.last_mut()? ^= 1,
         // The device gives up and does not wait: the packet may still be sent again.

@@ -28,21 +28,12 @@ fn bindings() -> Bindings {
     Bindings::new(recorded_addresses(), actual_addresses(), &[])
 }
 
-fn emit(repr: &impl Repr, payload: &[u8]) -> Vec<u8> {
-    let mut bytes = vec![0; 200];
-    let length = repr.emit_packet(payload, &mut bytes).unwrap();
-    bytes.truncate(length);
-    bytes
-}
-
 fn eager(from: RawAddress, tag: u64) -> Vec<u8> {
-    emit(
-        &EagerRtm {
-            tag: Some(tag),
-            ..EagerRtm::new(MsgId(3), ReqOptions::with_raw_address(from))
-        },
-        b"payload",
-    )
+    EagerRtm {
+        tag: Some(tag),
+        ..EagerRtm::new(MsgId(3), ReqOptions::with_raw_address(from))
+    }
+    .to_packet(b"payload")
 }
 
 fn from_a(bytes: &[u8]) -> Recorded<'_> {
@@ -116,16 +107,14 @@ fn changes_to_meaningful_bytes_are_named() {
 #[test]
 fn sender_choices_are_remarks_wrong_values_failures() {
     let request = |credit_request, msg_length| {
-        emit(
-            &LongctsRtm {
-                msg_id: MsgId(0),
-                msg_length,
-                send_id: SendId(1),
-                credit_request,
-                ..LongctsRtm::default()
-            },
-            b"",
-        )
+        LongctsRtm {
+            msg_id: MsgId(0),
+            msg_length,
+            send_id: SendId(1),
+            credit_request,
+            ..LongctsRtm::default()
+        }
+        .to_packet(b"")
     };
     let compare = |actual: &[u8]| -> Vec<(Severity, String)> {
         let recorded = request(32, 100_000);
@@ -154,28 +143,24 @@ fn a_truncated_packet_is_a_failure() {
 #[test]
 fn ids_are_bound_and_then_translated() {
     let request = |send_id| {
-        emit(
-            &LongctsRtm {
-                msg_id: MsgId(0),
-                msg_length: 100_000,
-                send_id: SendId(send_id),
-                credit_request: 32,
-                ..LongctsRtm::default()
-            },
-            b"",
-        )
+        LongctsRtm {
+            msg_id: MsgId(0),
+            msg_length: 100_000,
+            send_id: SendId(send_id),
+            credit_request: 32,
+            ..LongctsRtm::default()
+        }
+        .to_packet(b"")
     };
     let cts = |connid, send_id, recv_id| {
-        emit(
-            &Cts {
-                connid: Some(Connid(connid)),
-                send_id: SendId(send_id),
-                recv_id: RecvId(recv_id),
-                recv_length: 1000,
-                flags: CtsFlags::empty(),
-            },
-            b"",
-        )
+        Cts {
+            connid: Some(Connid(connid)),
+            send_id: SendId(send_id),
+            recv_id: RecvId(recv_id),
+            recv_length: 1000,
+            flags: CtsFlags::empty(),
+        }
+        .to_packet(b"")
     };
     let mut bindings = bindings();
     let recorded_cts = cts(0x2222, 5, 9);
@@ -206,26 +191,22 @@ fn ids_are_bound_and_then_translated() {
 #[test]
 fn answers_must_name_the_scripted_peers_operation() {
     let cts = |send_id, recv_id| {
-        emit(
-            &Cts {
-                connid: None,
-                send_id: SendId(send_id),
-                recv_id: RecvId(recv_id),
-                recv_length: 1000,
-                flags: CtsFlags::empty(),
-            },
-            b"",
-        )
+        Cts {
+            connid: None,
+            send_id: SendId(send_id),
+            recv_id: RecvId(recv_id),
+            recv_length: 1000,
+            flags: CtsFlags::empty(),
+        }
+        .to_packet(b"")
     };
     // The tested receiver may choose recv_id, but must return the peer's send_id.
     let mut bindings = bindings();
-    let request = emit(
-        &LongctsRtm {
-            send_id: SendId(5),
-            ..LongctsRtm::default()
-        },
-        b"",
-    );
+    let request = LongctsRtm {
+        send_id: SendId(5),
+        ..LongctsRtm::default()
+    }
+    .to_packet(b"");
     let introduced = bindings.translate(from_a(&request)).unwrap();
     let id = FIRST_SCRIPTED_ID as u32;
     assert_eq!(introduced[16..20], id.to_le_bytes());
@@ -259,16 +240,14 @@ fn peer_errors_must_name_their_subject() {
             emitter_ope_type: side,
             ..PeerError::default()
         };
-        emit(&packet, b"")
+        packet.to_packet(b"")
     };
     let mut bindings = bindings();
-    let request = emit(
-        &LongctsRtm {
-            send_id: SendId(5),
-            ..LongctsRtm::default()
-        },
-        b"",
-    );
+    let request = LongctsRtm {
+        send_id: SendId(5),
+        ..LongctsRtm::default()
+    }
+    .to_packet(b"");
     bindings.translate(from_a(&request)).unwrap();
     let id = FIRST_SCRIPTED_ID as u32;
     let mut compare = |recorded: &[u8], actual: &[u8]| -> Vec<&'static str> {

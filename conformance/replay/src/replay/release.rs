@@ -232,13 +232,6 @@ mod tests {
 
     use super::*;
 
-    fn emit(repr: &impl Repr, payload: &[u8]) -> Vec<u8> {
-        let mut bytes = vec![0; 200];
-        let length = repr.emit_packet(payload, &mut bytes).unwrap();
-        bytes.truncate(length);
-        bytes
-    }
-
     fn ctsdata(connid: Option<u32>, seg_offset: u64, payload: &[u8]) -> Vec<u8> {
         let header = CtsData {
             recv_id: RecvId(7),
@@ -247,7 +240,7 @@ mod tests {
             connid: connid.map(Connid),
             ..CtsData::default()
         };
-        emit(&header, payload)
+        header.to_packet(payload)
     }
 
     #[test]
@@ -271,7 +264,7 @@ mod tests {
                 tag: Some(1),
                 ..EagerRtm::new(MsgId(3), options)
             };
-            emit(&header, b"payload")
+            header.to_packet(b"payload")
         };
         let mut packet = eager(Some(9));
         drop_connid(&mut packet);

@@ -396,12 +396,9 @@ fn handshake_bias() -> u64 {
         extra_info: ExtraFeatures::empty().into(),
         ..Handshake::default()
     };
-    let mut bytes = [0; 64];
-    // The packet has one word and fits into the buffer.
-    let length = handshake.emit_packet(&[], &mut bytes).unwrap_or(0);
-    number(&bytes[..length], "nextra_p3")
-        .unwrap_or(0)
-        .saturating_sub(1)
+    // The packet has one word.
+    let count = number(&handshake.to_packet(&[]), "nextra_p3");
+    count.unwrap_or(0).saturating_sub(1)
 }
 
 /// Total length of the entries of an array before this one.
