@@ -62,8 +62,8 @@ impl JoinedCaptures {
     }
 }
 
-/// The GID of the capture with this number.
-fn renamed(mut gid: Gid, number: u16) -> Gid {
+/// A GID as it is in the capture with this number.
+pub fn renamed(mut gid: Gid, number: u16) -> Gid {
     let [high, low] = number.to_be_bytes();
     gid.0[8] ^= high;
     gid.0[9] ^= low;
@@ -71,7 +71,7 @@ fn renamed(mut gid: Gid, number: u16) -> Gid {
 }
 
 /// The payload of a frame with the addresses in it renamed.
-fn with_renamed_addresses(payload: &[u8], number: u16) -> Vec<u8> {
+pub fn with_renamed_addresses(payload: &[u8], number: u16) -> Vec<u8> {
     let mut renamed_payload = payload.to_vec();
     for field in fields_of(payload).into_iter().flatten() {
         if let Value::Gid(gid) = field.value {

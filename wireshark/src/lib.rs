@@ -6,7 +6,7 @@ mod shown;
 pub mod talk;
 mod tshark;
 
-pub use joined::JoinedCaptures;
+pub use joined::{JoinedCaptures, renamed, with_renamed_addresses};
 pub use shown::DissectedFrame;
 pub use tshark::Tshark;
 

@@ -52,6 +52,15 @@ impl DissectedFrame {
         of_prefix.map(|(name, values)| (name.clone(), values))
     }
 
+    /// The rules that the frame breaks.
+    pub fn broken_rules(&self) -> impl Iterator<Item = String> {
+        let of_rules = ["efa.rule.", "efa_rdm.rule."].into_iter();
+        of_rules.flat_map(|prefix| {
+            let fields = self.fields(prefix);
+            fields.map(|(name, _)| name[prefix.len()..].to_owned())
+        })
+    }
+
     /// Whether the frame has the field.
     pub fn has(&self, name: &str) -> bool {
         self.fields.contains_key(name)

@@ -99,15 +99,10 @@ impl Followed {
 
     /// The rules that frames break.
     fn broken_rules(&self) -> Vec<(u32, String)> {
-        let mut rules = Vec::new();
-        for (number, shown) in (1..).zip(&self.0) {
-            for prefix in ["efa.rule.", "efa_rdm.rule."] {
-                for (name, _) in shown.fields(prefix) {
-                    rules.push((number, name[prefix.len()..].to_owned()));
-                }
-            }
-        }
-        rules
+        let frames = (1..).zip(&self.0);
+        let broken =
+            frames.flat_map(|(number, it)| it.broken_rules().map(move |rule| (number, rule)));
+        broken.collect()
     }
 
     /// The data frames that the frame `granted` permits.

@@ -16,15 +16,16 @@ use efa_check::capture::{Capture, CapturedPacket};
 use efa_check::check::check;
 use efa_testing::workspace::captures;
 use efa_wire::Status;
-use efa_wire::address::{Gid, Qkey, RawAddress};
-use efa_wire::fields::{Value, fields_of};
+use efa_wire::address::{Qkey, RawAddress};
+use efa_wire::fields::fields_of;
 use efa_wire::rules::{Judge, Rule};
 use efa_wire::{
     Connid, EagerRtm, ExtraFeatures, Header, MsgId, OpeType, Packet, PacketType, PeerError,
     RawAddressHeader, RecvId, Repr, ReqOptions, Rtr, RtrKind,
 };
-use efa_wireshark::Tshark;
+
 use efa_wireshark::talk::{End, Talk};
+use efa_wireshark::{Tshark, renamed, with_renamed_addresses};
 use rand::rngs::StdRng;
 use rand::{Rng, SeedableRng};
 
@@ -107,27 +108,13 @@ impl Joined {
     }
 
     fn push(&mut self, frames: &[CapturedPacket]) {
-        let number = (self.ends.len() as u16 + 1).to_be_bytes();
-        let renamed = |mut gid: Gid| {
-            gid.0[8] ^= number[0];
-            gid.0[9] ^= number[1];
-            gid
-        };
+        let number = self.ends.len() as u16 + 1;
         for frame in frames {
             let mut frame = frame.clone();
             frame.interface = self.ends.len();
-            frame.source = renamed(frame.source);
-            frame.destination = renamed(frame.destination);
-            let addresses = fields_of(&frame.payload).into_iter().flatten();
-            let addresses: Vec<_> = addresses
-                .filter_map(|field| match field.value {
-                    Value::Gid(gid) => Some((field.offset, renamed(gid))),
-                    _ => None,
-                })
-                .collect();
-            for (offset, gid) in addresses {
-                frame.payload[offset..][..gid.0.len()].copy_from_slice(&gid.0);
-            }
+            frame.source = renamed(frame.source, number);
+            frame.destination = renamed(frame.destination, number);
+            frame.payload = with_renamed_addresses(&frame.payload, number);
             self.frames.push(frame);
         }
         self.ends.push(self.frames.len());
@@ -174,11 +161,7 @@ fn found_by_check(capture: &[u8]) -> Breaches {
 fn found_by_dissector(tshark: &Tshark, capture: &[u8]) -> Breaches {
     let mut breaches = Breaches::new();
     for (number, shown) in (1..).zip(tshark.dissect_twice(capture)) {
-        for prefix in ["efa.rule.", "efa_rdm.rule."] {
-            for (name, _) in shown.fields(prefix) {
-                breaches.insert((number, name[prefix.len()..].to_owned()));
-            }
-        }
+        breaches.extend(shown.broken_rules().map(|rule| (number, rule)));
     }
     breaches
 }
