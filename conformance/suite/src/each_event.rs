@@ -216,7 +216,7 @@ pub fn run_with_changes(
             let texts = match verdict.departed {
                 None => verdict.texts(),
                 Some(_) if is_outcome && !trace.scenario.is_written() => {
-                    live::play_with_engine(&trace.scenario, role, &mut emu, opener, &mut |_, _| ())?
+                    live::play_with_engine(&trace.scenario, role, &mut emu, opener, None)?
                 }
                 // The trace has no answer to the packets of another subprotocol.
                 Some(_) => Vec::new(),

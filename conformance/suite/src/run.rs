@@ -167,8 +167,7 @@ where
         let text = format!("{how}; played with the engine as its peer");
         verdict.add([Finding::plain(Severity::Note, text)]);
         backend.capture_next();
-        let problems =
-            live::play_with_engine(&trace.scenario, role, backend, opener, &mut |_, _| ())?;
+        let problems = live::play_with_engine(&trace.scenario, role, backend, opener, None)?;
         captured = backend.take_capture();
         if let Some(idle) = backend.unapplied().into_iter().next() {
             let reason = format!("{how}: nothing happens that the fault {idle} is about");
@@ -328,9 +327,7 @@ fn under_seed(trace: &Trace, role: usize, seed: u64) -> Result<Vec<String>, Back
     )?;
     match verdict.departed {
         Some(how) if trace.scenario.is_written() => Ok(vec![how]),
-        Some(_) => {
-            live::play_with_engine(&trace.scenario, role, &mut emu, &mut engine, &mut |_, _| ())
-        }
+        Some(_) => live::play_with_engine(&trace.scenario, role, &mut emu, &mut engine, None),
         None => Ok(verdict.texts()),
     }
 }

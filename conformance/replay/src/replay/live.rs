@@ -21,7 +21,7 @@ const QUIET_POLLS: u32 = 4;
 struct LiveRun<'s, 'b, B: Backend> {
     scenario: &'s Scenario,
     backend: &'b mut B,
-    annotate: &'b mut Annotate<'b, B>,
+    annotate: Option<&'b mut Annotate<'b, B>>,
     subjects: Vec<Box<dyn CheckedApplication>>,
     tracker: OperationTracker<'s>,
     problems: Vec<String>,
@@ -35,12 +35,12 @@ pub type Annotate<'a, B> = dyn FnMut(&mut B, String) + 'a;
 
 /// Plays a scenario with the result of `opener` as endpoint `dut` and the engine as all others.
 /// Returns the application's results that differ from the scenario.
-pub fn play_with_engine<B: Backend>(
+pub fn play_with_engine<'a, B: Backend>(
     scenario: &Scenario,
     dut: EndpointIndex,
-    backend: &mut B,
+    backend: &'a mut B,
     opener: &mut dyn Opener<B>,
-    annotate: &mut Annotate<'_, B>,
+    annotate: Option<&'a mut Annotate<'a, B>>,
 ) -> Result<Vec<String>, BackendError>
 where
     B::Nic: 'static,
@@ -94,6 +94,12 @@ impl<'s, B: Backend> LiveRun<'s, '_, B> {
     fn stop(&mut self, text: String) -> Stopped {
         self.problems.push(text);
         Stopped
+    }
+
+    fn annotate(&mut self, text: String) {
+        if let Some(annotate) = &mut self.annotate {
+            annotate(self.backend, text);
+        }
     }
 
     fn idle(&mut self, rounds: u32) -> bool {
@@ -169,7 +175,7 @@ impl<'s, B: Backend> Runner<'s> for LiveRun<'s, '_, B> {
             Some(begins) => begins.describe(step, self.scenario),
             None => END_OF_STEPS.into(),
         };
-        (self.annotate)(self.backend, text);
+        self.annotate(text);
     }
 
     fn start(&mut self, _: usize, start: &Start<'s>) -> Result<Option<Remote>, Stopped> {
@@ -180,7 +186,7 @@ impl<'s, B: Backend> Runner<'s> for LiveRun<'s, '_, B> {
             match subject.start(start.token, &start.request, start.seed) {
                 Ok(Started::Operation) => return Ok(None),
                 Ok(Started::Region(remote)) => {
-                    (self.annotate)(self.backend, region_comment(id, remote));
+                    self.annotate(region_comment(id, remote));
                     return Ok(Some(remote));
                 }
                 Err(RequestError::TryAgain) => {

@@ -24,7 +24,7 @@ pub(crate) fn rehearse(scenario: &Scenario) -> Trace {
     };
     let engine = &mut Engine::default();
     let mut problems =
-        live::play_with_engine(scenario, 0, &mut emu, engine, &mut annotate).unwrap();
+        live::play_with_engine(scenario, 0, &mut emu, engine, Some(&mut annotate)).unwrap();
     // If requests fail permanently, endpoints may report that too.
     problems.retain(|text| scenario.faults.is_empty() || !text.contains(" reported "));
     assert_eq!(problems, [""; 0], "{}", scenario.name);
