@@ -23,29 +23,12 @@ pub fn check(trace: &Trace) -> (usize, Vec<String>) {
         let packet = match Packet::parse(bytes) {
             Ok(packet) => packet,
             Err(error) => {
-                problems.push(format!(
-                    "packet {} ({}): {error}",
-                    frame.number,
-                    frame.kind()
-                ));
+                let (number, kind) = (frame.number, frame.kind());
+                problems.push(format!("packet {number} ({kind}): {error}"));
                 continue;
             }
         };
-        let mut written = vec![0; packet.header.header_len() + packet.payload.length];
-        match packet
-            .header
-            .emit_packet(packet.payload.of(&frame.payload), &mut written)
-        {
-            Ok(length) => written.truncate(length),
-            Err(error) => {
-                problems.push(format!(
-                    "packet {} ({}): {error}",
-                    frame.number,
-                    frame.kind()
-                ));
-                continue;
-            }
-        }
+        let written = packet.header.to_packet(packet.payload.of(bytes));
         let recorded = Recorded {
             number: frame.number,
             sender: 0,
