@@ -91,14 +91,12 @@ impl<'t, B: Backend> Replay<'t, B> {
                     if is_quiet && self.send_handshakes_early()? {
                         rounds = 0;
                     } else if is_quiet && !self.backend.idle(rounds, timeout) {
-                        self.problem(format!("`{id}`: resources stayed short"))?;
-                        return Err(Stopped);
+                        return Err(self.stop(format!("`{id}`: resources stayed short")));
                     }
                 }
                 Err(RequestError::Unsupported(text)) => return Err(self.unsupported(text)),
                 Err(error) => {
-                    self.problem(format!("`{id}` was not started: {error}"))?;
-                    return Err(Stopped);
+                    return Err(self.stop(format!("`{id}` was not started: {error}")));
                 }
             }
         }

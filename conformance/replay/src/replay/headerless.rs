@@ -122,10 +122,8 @@ impl<B: Backend> Replay<'_, B> {
             }
             Err(error) => {
                 let number = captured.number;
-                self.problem(format!(
-                    "packet {number} of the trace cannot be sent: {error}"
-                ))?;
-                Err(Stopped)
+                let text = format!("packet {number} of the trace cannot be sent: {error}");
+                Err(self.stop(text))
             }
         }
     }

@@ -73,37 +73,35 @@ impl<'t, B: Backend> Replay<'t, B> {
 
     /// Makes a scripted endpoint execute a recorded read; `false` if its queue is full.
     pub(super) fn read(&mut self, place: usize, frame: usize, rdma: Rdma) -> Result<bool, Stopped> {
+        let remote = self.located(frame, rdma, "reads")?;
+        if u64::from(rdma.total_length) > MOST_MEMORY {
+            let asks = format!("asks for {} bytes", rdma.total_length);
+            return Err(self.unplayable(frame, format!("{asks}; the limit is {MOST_MEMORY}")));
+        }
+        let length = rdma.total_length as usize;
+        let posted = self.peers[place].read(frame, remote, length);
+        posted.map_err(|error| self.unplayable(frame, format!("cannot be played: {error}")))
+    }
+
+    /// The memory of a recorded request.
+    fn located(&mut self, frame: usize, rdma: Rdma, does: &str) -> Result<Remote, Stopped> {
         let recorded = Remote {
             address: rdma.remote.address,
             key: rdma.remote.key.into(),
         };
-        let number = self.trace.capture.frames[frame].number;
-        let Some(remote) = self.bindings.locate(self.dut, recorded) else {
-            self.problem(format!(
-                "packet {number} (RDMA_READ_REQUEST) of the trace reads {:#x}, which the endpoint \
-                 under test has not offered",
-                recorded.address
-            ))?;
-            return Err(Stopped);
-        };
-        if u64::from(rdma.total_length) > MOST_MEMORY {
-            self.problem(format!(
-                "packet {number} (RDMA_READ_REQUEST) of the trace asks for {} bytes; the limit is \
-                 {MOST_MEMORY}",
-                rdma.total_length
-            ))?;
-            return Err(Stopped);
-        }
-        let length = rdma.total_length as usize;
-        match self.peers[place].read(frame, remote, length) {
-            Ok(posted) => Ok(posted),
-            Err(error) => {
-                self.problem(format!(
-                    "packet {number} (RDMA_READ_REQUEST) of the trace cannot be played: {error}"
-                ))?;
-                Err(Stopped)
-            }
-        }
+        let located = self.bindings.locate(self.dut, recorded);
+        located.ok_or_else(|| {
+            let address = recorded.address;
+            let what =
+                format!("{does} {address:#x}, which the endpoint under test has not offered");
+            self.unplayable(frame, what)
+        })
+    }
+
+    fn unplayable(&mut self, frame: usize, problem: String) -> Stopped {
+        let frame = &self.trace.capture.frames[frame];
+        let (number, kind) = (frame.number, frame.kind());
+        self.stop(format!("packet {number} ({kind}) of the trace {problem}"))
     }
 
     /// Compares the data that a scripted endpoint has read with the trace's.
@@ -161,29 +159,10 @@ impl<'t, B: Backend> Replay<'t, B> {
         frame: usize,
         rdma: Rdma,
     ) -> Result<bool, Stopped> {
-        let recorded = Remote {
-            address: rdma.remote.address,
-            key: rdma.remote.key.into(),
-        };
-        let number = self.trace.capture.frames[frame].number;
-        let Some(remote) = self.bindings.locate(self.dut, recorded) else {
-            self.problem(format!(
-                "packet {number} (RDMA_WRITE) of the trace writes to {:#x}, which the endpoint \
-                 under test has not offered",
-                recorded.address
-            ))?;
-            return Err(Stopped);
-        };
+        let remote = self.located(frame, rdma, "writes to")?;
         let (bytes, immediate) = written(self.trace, frame);
-        match self.peers[place].write(remote, &bytes, immediate) {
-            Ok(posted) => Ok(posted),
-            Err(error) => {
-                self.problem(format!(
-                    "packet {number} (RDMA_WRITE) of the trace cannot be played: {error}"
-                ))?;
-                Err(Stopped)
-            }
-        }
+        let posted = self.peers[place].write(remote, &bytes, immediate);
+        posted.map_err(|error| self.unplayable(frame, format!("cannot be played: {error}")))
     }
 
     /// Compares memory of a scripted endpoint with a message. Only RDMA of the endpoint under test

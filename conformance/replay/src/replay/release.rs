@@ -124,10 +124,8 @@ impl<B: Backend> Replay<'_, B> {
             Ok(false) => return Ok(SendProgress::Blocked),
             Err(error) => {
                 let number = captured.number;
-                self.problem(format!(
-                    "packet {number} of the trace cannot be sent: {error}"
-                ))?;
-                return Err(Stopped);
+                let text = format!("packet {number} of the trace cannot be sent: {error}");
+                return Err(self.stop(text));
             }
         }
         self.note(
@@ -172,20 +170,16 @@ impl<B: Backend> Replay<'_, B> {
             operation: self.script.operations().operation(frame),
             bytes: &captured.payload,
         };
-        match self.bindings.translate(recorded) {
-            Ok(bytes) => Ok(bytes),
-            Err(unbound) => {
-                self.problem(format!(
-                    "packet {} ({}) of the trace names {} = {}, which the endpoint under test has \
-                     not introduced",
-                    captured.number,
-                    captured.kind(),
-                    unbound.field,
-                    unbound.value
-                ))?;
-                Err(Stopped)
-            }
-        }
+        self.bindings.translate(recorded).map_err(|unbound| {
+            self.stop(format!(
+                "packet {} ({}) of the trace names {} = {}, which the endpoint under test has not \
+                 introduced",
+                captured.number,
+                captured.kind(),
+                unbound.field,
+                unbound.value
+            ))
+        })
     }
 }
 

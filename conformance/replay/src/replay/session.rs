@@ -116,6 +116,13 @@ impl<B: Backend> Replay<'_, B> {
         self.add([Finding::of(&rules::OUTCOME, text)])
     }
 
+    /// Reports it, after which the replay cannot continue.
+    pub(super) fn stop(&mut self, text: String) -> Stopped {
+        // With enough problems it stops too.
+        let _ = self.problem(text);
+        Stopped
+    }
+
     pub(super) fn survives(&self) -> bool {
         matches!(self.strictness, Strictness::Survival { .. })
     }
