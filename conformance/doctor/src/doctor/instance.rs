@@ -99,7 +99,9 @@ pub(super) fn examine(
     if !machine.is_ec2() {
         let vendor = machine.text("/sys/devices/virtual/dmi/id/sys_vendor");
         let value = match vendor {
-            Some(vendor) => format!("not an EC2 instance: the vendor in the firmware is `{vendor}`"),
+            Some(vendor) => {
+                format!("not an EC2 instance: the vendor in the firmware is `{vendor}`")
+            }
             None => "not an EC2 instance, as far as can be seen: there is no DMI table".to_owned(),
         };
         findings.push(Finding::note("machine", value));
