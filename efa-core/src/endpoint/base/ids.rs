@@ -6,6 +6,7 @@
 
 use core::fmt;
 use core::marker::PhantomData;
+use core::ops::{Index, IndexMut};
 
 /// An entry of the address vector (libfabric's `fi_addr_t`).
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -392,6 +393,34 @@ impl<T, I: Id> Arena<T, I> {
                 ArenaSlot::Free { .. } => None,
             })
     }
+}
+
+/// The object that a link names by its slot. A link to a free slot is a mistake of the caller.
+impl<T, I> Index<u32> for Arena<T, I> {
+    type Output = T;
+
+    #[inline]
+    fn index(&self, slot: u32) -> &T {
+        match self.slots.get(slot as usize) {
+            Some((_, ArenaSlot::Used(value))) => value,
+            _ => no_object(slot),
+        }
+    }
+}
+
+impl<T, I> IndexMut<u32> for Arena<T, I> {
+    #[inline]
+    fn index_mut(&mut self, slot: u32) -> &mut T {
+        match self.slots.get_mut(slot as usize) {
+            Some((_, ArenaSlot::Used(value))) => value,
+            _ => no_object(slot),
+        }
+    }
+}
+
+#[cold]
+fn no_object(slot: u32) -> ! {
+    unreachable!("there is a link to slot {slot}, which has no object")
 }
 
 /// A slot of an [`Arena`] for its next object.

@@ -274,41 +274,24 @@ impl PostedReceives {
 
 impl PeerNodes for Arena<PostedReceive, ReceiveId> {
     fn links(&self, slot: u32) -> &PeerLinks {
-        match self.at(slot as usize) {
-            Some((_, posted)) => &posted.links,
-            None => not_posted(slot),
-        }
+        &self[slot].links
     }
 
     fn links_mut(&mut self, slot: u32) -> &mut PeerLinks {
-        match self.at_mut(slot as usize) {
-            Some(posted) => &mut posted.links,
-            None => not_posted(slot),
-        }
+        &mut self[slot].links
     }
 }
 
 impl Receives for Arena<PostedReceive, ReceiveId> {
     #[inline]
     fn entry(&self, slot: u32) -> &PostedEntry {
-        match self.at(slot as usize) {
-            Some((_, posted)) => &posted.entry,
-            None => not_posted(slot),
-        }
+        &self[slot].entry
     }
 
     #[inline]
     fn entry_mut(&mut self, slot: u32) -> &mut PostedEntry {
-        match self.at_mut(slot as usize) {
-            Some(posted) => &mut posted.entry,
-            None => not_posted(slot),
-        }
+        &mut self[slot].entry
     }
-}
-
-#[cold]
-fn not_posted(slot: u32) -> ! {
-    unreachable!("there is a link to a receive in slot {slot} that is not posted")
 }
 
 #[cfg(test)]

@@ -115,21 +115,10 @@ impl Transfers {
 
 impl PeerNodes for Arena<Transfer, InboundId> {
     fn links(&self, slot: u32) -> &PeerLinks {
-        match self.at(slot as usize) {
-            Some((_, transfer)) => &transfer.links,
-            None => no_transfer(slot),
-        }
+        &self[slot].links
     }
 
     fn links_mut(&mut self, slot: u32) -> &mut PeerLinks {
-        match self.at_mut(slot as usize) {
-            Some(transfer) => &mut transfer.links,
-            None => no_transfer(slot),
-        }
+        &mut self[slot].links
     }
-}
-
-#[cold]
-fn no_transfer(slot: u32) -> ! {
-    unreachable!("a peer has a transfer in slot {slot} that does not exist")
 }

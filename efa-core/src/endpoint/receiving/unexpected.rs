@@ -475,23 +475,12 @@ impl UnexpectedMessages {
 
 impl PeerNodes for Arena<Claim, ClaimId> {
     fn links(&self, slot: u32) -> &PeerLinks {
-        match self.at(slot as usize) {
-            Some((_, claim)) => &claim.links,
-            None => not_claimed(slot),
-        }
+        &self[slot].links
     }
 
     fn links_mut(&mut self, slot: u32) -> &mut PeerLinks {
-        match self.at_mut(slot as usize) {
-            Some(claim) => &mut claim.links,
-            None => not_claimed(slot),
-        }
+        &mut self[slot].links
     }
-}
-
-#[cold]
-fn not_claimed(slot: u32) -> ! {
-    unreachable!("a peer has a claimed message in slot {slot} that does not exist")
 }
 
 #[cfg(test)]

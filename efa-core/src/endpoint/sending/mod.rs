@@ -41,23 +41,12 @@ pub(crate) struct Sending {
 
 impl PeerNodes for Arena<Outbound, OutboundId> {
     fn links(&self, slot: u32) -> &PeerLinks {
-        match self.at(slot as usize) {
-            Some((_, operation)) => &operation.links,
-            None => not_there(slot),
-        }
+        &self[slot].links
     }
 
     fn links_mut(&mut self, slot: u32) -> &mut PeerLinks {
-        match self.at_mut(slot as usize) {
-            Some(operation) => &mut operation.links,
-            None => not_there(slot),
-        }
+        &mut self[slot].links
     }
-}
-
-#[cold]
-fn not_there(slot: u32) -> ! {
-    unreachable!("a peer has an operation in slot {slot} that does not exist")
 }
 
 impl Sending {
