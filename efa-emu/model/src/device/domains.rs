@@ -152,11 +152,4 @@ impl Device {
             Ok(())
         })
     }
-
-    /// The GID of a handle number.
-    pub fn query_ah(&self, ahn: Ahn) -> Result<Gid, Error> {
-        self.book
-            .gid(ahn)
-            .ok_or_else(|| Error::not_found("address handle", ahn.0))
-    }
 }
