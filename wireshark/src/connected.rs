@@ -180,11 +180,11 @@ pub fn captured(talks: &[(&Connected, &[usize])], most: usize) -> Vec<u8> {
     let mut interfaces = Vec::new();
     for (talk, (_, hosts)) in talks.iter().enumerate() {
         for host in *hosts {
-            let interface = Interface {
-                host: format!("{}{talk}", ["a", "b"][*host]),
-                profile: "tm".into(),
-                gid: gid(talk, *host),
-            };
+            let interface = Interface::new(
+                format!("{}{talk}", ["a", "b"][*host]),
+                "tm",
+                gid(talk, *host),
+            );
             let id = writer.add_interface(&interface).unwrap();
             interfaces.push(((talk, *host), id));
         }

@@ -226,11 +226,7 @@ impl Talk {
     )]
     pub fn new() -> Talk {
         let mut writer = Writer::new(Vec::new()).unwrap();
-        let interface = Interface {
-            host: "a".into(),
-            profile: "test".into(),
-            gid: End::A.address().gid,
-        };
+        let interface = Interface::new("a", "test", End::A.address().gid);
         let interface = writer.add_interface(&interface).unwrap();
         Talk {
             writer,

@@ -75,11 +75,7 @@ impl<W: io::Write> Traffic<W> {
     fn new(sink: W, conversations: u16, data: usize) -> Self {
         let mut writer = Writer::new(sink).unwrap();
         for (host, name) in [(A, "a"), (B, "b")] {
-            let interface = Interface {
-                host: name.into(),
-                profile: "test".into(),
-                gid: address(host, 0).gid,
-            };
+            let interface = Interface::new(name, "test", address(host, 0).gid);
             writer.add_interface(&interface).unwrap();
         }
         let conversations = usize::from(conversations);

@@ -69,6 +69,17 @@ pub struct Interface {
     pub gid: Gid,
 }
 
+impl Interface {
+    /// The interface of a host's device.
+    pub fn new(host: impl Into<String>, profile: impl Into<String>, gid: Gid) -> Interface {
+        Interface {
+            host: host.into(),
+            profile: profile.into(),
+            gid,
+        }
+    }
+}
+
 /// The number of frames that an interface saw, and of those that the capture lacks.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Counts {

@@ -117,11 +117,7 @@ impl CapturedInterface {
     pub fn device(&self) -> Option<Interface> {
         let is_ours = self.linktype == link::ETHERNET && self.time == TimeUnit::NANOSECONDS;
         let (host, profile) = self.name.clone().zip(self.hardware.clone())?;
-        is_ours.then(|| Interface {
-            host,
-            profile,
-            gid: self.gid.unwrap_or_default(),
-        })
+        is_ours.then(|| Interface::new(host, profile, self.gid.unwrap_or_default()))
     }
 }
 

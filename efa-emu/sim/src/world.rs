@@ -62,11 +62,11 @@ impl World {
     /// Adds a host with this `gid`, which no other host may have.
     pub(super) fn add_host(&mut self, gid: Gid, config: HostConfig) -> HostId {
         let number = self.hosts.len();
-        let id = self.wire.connect(Interface {
-            host: config.name.clone().unwrap_or(format!("host{number}")),
-            profile: config.profile.name.to_owned(),
+        let id = self.wire.connect(Interface::new(
+            config.name.clone().unwrap_or(format!("host{number}")),
+            config.profile.name,
             gid,
-        });
+        ));
         // Far apart, so that an address of one host is not valid on another.
         let base = (number as u64 + 1) << 44;
         let memory = AddressSpace::new(base, config.memory);

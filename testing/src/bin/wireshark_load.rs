@@ -181,11 +181,7 @@ fn main() -> ExitCode {
         return ExitCode::from(2);
     };
     let mut writer = Writer::new(Vec::new()).expect("a Vec takes everything");
-    let interface = Interface {
-        host: "load".into(),
-        profile: "load".into(),
-        gid: GIDS[0],
-    };
+    let interface = Interface::new("load", "load", GIDS[0]);
     writer
         .add_interface(&interface)
         .expect("a Vec takes everything");

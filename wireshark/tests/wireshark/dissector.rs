@@ -48,11 +48,7 @@ fn header(kind: frame::FrameKind, payload: usize) -> Repr {
 /// A capture of frames with these headers and payloads.
 fn capture<'a>(frames: impl IntoIterator<Item = (Repr, &'a [u8])>) -> Vec<u8> {
     let mut writer = Writer::new(Vec::new()).unwrap();
-    let interface = Interface {
-        host: "a".into(),
-        profile: "efa2".into(),
-        gid: FROM,
-    };
+    let interface = Interface::new("a", "efa2", FROM);
     let id = writer.add_interface(&interface).unwrap();
     for (number, (header, payload)) in frames.into_iter().enumerate() {
         let frame = Frame {
@@ -858,11 +854,7 @@ fn captures_of_two_hosts_merge() {
     let directory = tempfile::tempdir().unwrap();
     let path = |name: &str| directory.path().join(name);
     for (host, name) in [(FROM, "a"), (TO, "b")] {
-        let interface = Interface {
-            host: name.into(),
-            profile: "efa2".into(),
-            gid: host,
-        };
+        let interface = Interface::new(name, "efa2", host);
         create_shared(&path(name), &interface, WHOLE_FRAMES).unwrap();
         let mut file = SharedFile::open(&path(name)).unwrap();
         for number in 0..3_u64 {

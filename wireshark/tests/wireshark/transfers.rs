@@ -577,11 +577,7 @@ fn both_ends_of_merged_captures_are_separate() {
     for (end, host) in [(End::A, "a"), (End::B, "b")] {
         let gid = end.address().gid;
         writer
-            .add_interface(&Interface {
-                host: host.into(),
-                profile: "t".into(),
-                gid,
-            })
+            .add_interface(&Interface::new(host, "t", gid))
             .unwrap();
     }
     let (a, b) = (End::A.address(), End::B.address());

@@ -55,11 +55,7 @@ fn pcapng(frames: &[CapturedPacket]) -> Vec<u8> {
     let count = frames.iter().map(|frame| frame.interface + 1).max();
     let interfaces: Vec<_> = (0..count.unwrap_or(1))
         .map(|index| {
-            let interface = Interface {
-                host: index.to_string(),
-                profile: "test".into(),
-                gid: frames[0].source,
-            };
+            let interface = Interface::new(index.to_string(), "test", frames[0].source);
             writer.add_interface(&interface).unwrap()
         })
         .collect();

@@ -18,11 +18,7 @@ use proptest::prelude::*;
 const MTU: usize = 4096;
 
 fn interface(host: u8) -> Interface {
-    Interface {
-        host: format!("host{host}"),
-        profile: "efa2".into(),
-        gid: gid(host.into()),
-    }
+    Interface::new(format!("host{host}"), "efa2", gid(host.into()))
 }
 
 fn request(operation: Operation, length: u32) -> RequestHeader {

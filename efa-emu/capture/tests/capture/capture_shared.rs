@@ -30,11 +30,7 @@ fn create(path: &Path) -> PathBuf {
 }
 
 fn interface() -> Interface {
-    Interface {
-        host: "a".into(),
-        profile: "efa2".into(),
-        gid: Gid([1; 16]),
-    }
+    Interface::new("a", "efa2", Gid([1; 16]))
 }
 
 fn record(file: &mut SharedFile, writer: u16, sequence: u32) {

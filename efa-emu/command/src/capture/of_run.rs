@@ -29,11 +29,7 @@ impl<'a> RunRecording<'a> {
     ) -> Result<RunRecording<'a>, Failure> {
         let mut store = Store::create(path, options)?;
         let devices = devices.map(|device| {
-            let interface = Interface {
-                host: device.name().to_string(),
-                profile: profile.to_owned(),
-                gid: device.gid(),
-            };
+            let interface = Interface::new(device.name().to_string(), profile, device.gid());
             let id = store.declare(&interface).map_err(|error| {
                 Failure(format!(
                     "cannot write the capture {}: {error}",

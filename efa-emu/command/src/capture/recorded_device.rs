@@ -187,11 +187,7 @@ mod tests {
                 clap::Parser::parse_from(["test", "-b", "filesize:100", "-b", "files:2"]);
             let mut store =
                 Store::create(&directory.path().join("x.pcapng"), &options.capture).unwrap();
-            let interface = Interface {
-                host: "a".into(),
-                profile: Profile::DEFAULT.into(),
-                gid: host.gid(),
-            };
+            let interface = Interface::new("a", Profile::DEFAULT, host.gid());
             let id = store.declare(&interface).unwrap();
             let file = host
                 .request_capture(CaptureScope::Run, &interface, WHOLE_FRAMES)

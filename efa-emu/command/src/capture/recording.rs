@@ -130,11 +130,11 @@ impl Recording {
             let host = self
                 .fabric
                 .enter_device(&status.name, Some(status.gid), queue_pairs)?;
-            let interface = Interface {
-                host: status.name.to_string(),
-                profile: status.profile.clone().unwrap_or_default(),
-                gid: status.gid,
-            };
+            let interface = Interface::new(
+                status.name.to_string(),
+                status.profile.clone().unwrap_or_default(),
+                status.gid,
+            );
             let id = self
                 .store
                 .declare(&interface)

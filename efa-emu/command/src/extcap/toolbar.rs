@@ -299,11 +299,7 @@ mod tests {
     }
 
     fn host(name: &str) -> Interface {
-        Interface {
-            host: name.into(),
-            profile: "efa2".into(),
-            gid: Gid([0; 16]),
-        }
+        Interface::new(name, "efa2", Gid([0; 16]))
     }
 
     #[test]

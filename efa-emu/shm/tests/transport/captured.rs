@@ -39,11 +39,7 @@ fn frames(path: &Path) -> Vec<(Direction, FrameSummary)> {
 }
 
 fn interface(host: &str) -> Interface {
-    Interface {
-        host: host.to_owned(),
-        profile: "efa2".to_owned(),
-        gid: Default::default(),
-    }
+    Interface::new(host, "efa2", Default::default())
 }
 
 /// Records a host while the participation lives, into the file, which remains.

@@ -59,14 +59,14 @@ impl Device {
         };
         let length = entry.name.iter().position(|byte| *byte == 0);
         let name = &entry.name[..length.unwrap_or(entry.name.len())];
-        let interface = store.declare(&Interface {
-            host: match index {
+        let interface = store.declare(&Interface::new(
+            match index {
                 0 => machine.to_owned(),
                 _ => format!("{machine}:{index}"),
             },
-            profile: String::from_utf8_lossy(name).into_owned(),
+            String::from_utf8_lossy(name).into_owned(),
             gid,
-        })?;
+        ))?;
         Ok(Device {
             gid,
             mtu: entry.number as usize,
