@@ -8,6 +8,8 @@ pub mod choices;
 pub mod device;
 #[cfg(feature = "engine")]
 pub mod engine;
+#[cfg(feature = "events")]
+pub mod events;
 pub mod fields;
 pub mod heap;
 pub mod hostile_peer;
