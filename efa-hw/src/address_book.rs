@@ -2,7 +2,7 @@
 
 use crate::device::PORT;
 use crate::efadv::AhAttr;
-use crate::error::last_nic_error;
+use crate::error::{last_nic_error, refused};
 use crate::loaded;
 use efa_core::address::{Ahn, Gid};
 use efa_core::nic::NicError;
@@ -63,10 +63,7 @@ impl AddressBook {
         if result != 0 {
             // SAFETY: the handle is not used again.
             unsafe { loaded::ibv_destroy_ah(handle.as_ptr()) };
-            return Err(NicError::Device {
-                call: "efadv_query_ah",
-                errno: result.abs(),
-            });
+            return Err(refused("efadv_query_ah", result));
         }
         let index = usize::from(numbers.ahn);
         if self.entries.len() <= index {

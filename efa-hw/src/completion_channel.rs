@@ -1,7 +1,7 @@
 //! A completion channel, on which a program sleeps until a completion queue has an event.
 
 use crate::device::HwDevice;
-use crate::error::OpenError;
+use crate::error::{OpenError, refused};
 use crate::loaded;
 use efa_core::nic::NicError;
 use efa_verbs_sys as ffi;
@@ -74,10 +74,8 @@ impl CompletionChannel {
             error.kind(),
             io::ErrorKind::WouldBlock | io::ErrorKind::Interrupted
         ) {
-            return Err(NicError::Device {
-                call: "ibv_get_cq_event",
-                errno: error.raw_os_error().unwrap_or(0),
-            });
+            let errno = error.raw_os_error().unwrap_or(0);
+            return Err(refused("ibv_get_cq_event", errno));
         }
         // SAFETY: the caller guarantees that `queue` is alive, and so is its context.
         let result = unsafe {
@@ -88,10 +86,7 @@ impl CompletionChannel {
         };
         match result {
             0 => Ok(()),
-            errno => Err(NicError::Device {
-                call: "ibv_req_notify_cq",
-                errno: errno.abs(),
-            }),
+            errno => Err(refused("ibv_req_notify_cq", errno)),
         }
     }
 
@@ -116,10 +111,8 @@ impl CompletionChannel {
             }
             let error = io::Error::last_os_error();
             if result < 0 && error.kind() != io::ErrorKind::Interrupted {
-                return Err(NicError::Device {
-                    call: "poll(2) on a completion channel",
-                    errno: error.raw_os_error().unwrap_or(0),
-                });
+                let errno = error.raw_os_error().unwrap_or(0);
+                return Err(refused("poll(2) on a completion channel", errno));
             }
             if until.is_some_and(|until| Instant::now() >= until) {
                 return Ok(false);

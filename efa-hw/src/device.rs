@@ -1,7 +1,7 @@
 //! Finds and opens an EFA device.
 
 use crate::efadv::DeviceAttr;
-use crate::error::OpenError;
+use crate::error::{self, OpenError};
 use crate::loaded;
 use crate::open_devices::OpenDevices;
 use efa_core::address::Gid;
@@ -84,8 +84,14 @@ impl HwDevice {
             let context = NonNull::new(unsafe { loaded::ibv_open_device(device) })
                 .ok_or_else(|| not_opened(device, name))?;
             match Self::query(context, name) {
-                Ok(Some(opened)) => return Ok(HwDevice(Arc::new(opened))),
-                Ok(None) => close(context),
+                Ok(Some(opened)) => {
+                    tracing::info!(device = name, gid = %opened.gid, "device opened");
+                    return Ok(HwDevice(Arc::new(opened)));
+                }
+                Ok(None) => {
+                    tracing::debug!(device = name, "device passed over: it is not EFA");
+                    close(context);
+                }
                 Err(error) => {
                     close(context);
                     return Err(error);
@@ -233,11 +239,10 @@ fn close(context: NonNull<ffi::ibv_context>) {
 pub(crate) fn check(call: &'static str, name: &str, result: i32) -> Result<(), OpenError> {
     match result {
         0 => Ok(()),
-        errno => Err(OpenError::Verbs {
-            call,
-            device: name.to_owned(),
-            source: io::Error::from_raw_os_error(errno.abs()),
-        }),
+        errno => {
+            let source = io::Error::from_raw_os_error(errno.abs());
+            Err(error::failed(call, name, source))
+        }
     }
 }
 
@@ -245,12 +250,9 @@ pub(crate) fn check(call: &'static str, name: &str, result: i32) -> Result<(), O
 pub(crate) fn not_opened(device: *mut ffi::ibv_device, name: &str) -> OpenError {
     let source = io::Error::last_os_error();
     if source.kind() != io::ErrorKind::PermissionDenied {
-        return OpenError::Verbs {
-            call: "ibv_open_device",
-            device: name.to_owned(),
-            source,
-        };
+        return error::failed("ibv_open_device", name, source);
     }
+    tracing::debug!(device = name, error = %source, "no permission to open the device");
     // SAFETY: `device` is an entry of a living list. The name of its file is a C string within it.
     let file = unsafe { CStr::from_ptr((*device).dev_name.as_ptr()) };
     OpenError::Permission {
@@ -261,11 +263,7 @@ pub(crate) fn not_opened(device: *mut ffi::ibv_device, name: &str) -> OpenError 
 }
 
 pub(crate) fn verbs_error(call: &'static str, name: &str) -> OpenError {
-    OpenError::Verbs {
-        call,
-        device: name.to_owned(),
-        source: io::Error::last_os_error(),
-    }
+    error::failed(call, name, io::Error::last_os_error())
 }
 
 /// The list of the machine's RDMA devices.

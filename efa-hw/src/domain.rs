@@ -6,7 +6,7 @@ use crate::completion_channel::CompletionChannel;
 use crate::completion_queue::{CompletionEntry, CompletionQueue};
 use crate::device::HwDevice;
 use crate::elements;
-use crate::error::{CompletionError, OpenError};
+use crate::error::{CompletionError, OpenError, failed};
 use crate::memory::AddressSpace;
 use crate::memory_monitor::Userfault;
 use crate::protection_domain::{Dmabuf, MemoryRegion, ProtectionDomain};
@@ -386,14 +386,10 @@ impl HwDomain {
         if count == 0 {
             return Ok(());
         }
-        let memory = self
-            .buffers
-            .allocate(count)
-            .map_err(|error| OpenError::Verbs {
-                call: "packet buffer allocation",
-                device: self.device.name().to_owned(),
-                source: io::Error::new(io::ErrorKind::OutOfMemory, error),
-            })?;
+        let memory = self.buffers.allocate(count).map_err(|error| {
+            let source = io::Error::new(io::ErrorKind::OutOfMemory, error);
+            failed("packet buffer allocation", self.device.name(), source)
+        })?;
         let slice = memory.slice();
         let region = self
             .pd
@@ -572,6 +568,13 @@ fn keep_error(
         (0, ..) => "send",
         _ => "receive",
     };
+    tracing::debug!(
+        qpn = %error.queue_pair,
+        operation = verb,
+        status = error.status().map(tracing::field::debug),
+        vendor_status = error.vendor_status,
+        "completion with an error"
+    );
     errors.push_back(CompletionError { verb, ..error });
 }
 

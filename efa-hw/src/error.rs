@@ -129,10 +129,26 @@ fn message(error: &libloading::Error) -> String {
 pub(crate) fn last_nic_error(call: &'static str, full: &'static str) -> NicError {
     match io::Error::last_os_error().raw_os_error() {
         Some(libc::ENOMEM) => NicError::Exhausted(full),
-        errno => NicError::Device {
-            call,
-            errno: errno.unwrap_or(0),
-        },
+        errno => refused(call, errno.unwrap_or(0)),
+    }
+}
+
+/// The error of a call that the device refused with a positive or negative errno.
+#[cold]
+pub(crate) fn refused(call: &'static str, errno: i32) -> NicError {
+    let errno = errno.abs();
+    tracing::debug!(call, errno, "request refused");
+    NicError::Device { call, errno }
+}
+
+/// The error of a call that failed on a device.
+#[cold]
+pub(crate) fn failed(call: &'static str, device: &str, source: io::Error) -> OpenError {
+    tracing::debug!(device, call, error = %source, "call failed");
+    OpenError::Verbs {
+        call,
+        device: device.to_owned(),
+        source,
     }
 }
 

@@ -9,7 +9,7 @@
 use std::ffi::c_int;
 use std::io;
 
-use crate::error::OpenError;
+use crate::error::{OpenError, failed};
 use crate::loaded;
 
 /// The effect of a fork on registered memory.
@@ -52,10 +52,9 @@ pub fn fork_support() -> Result<ForkSupport, OpenError> {
 /// [`OpenError`] if libibverbs cannot be loaded, or refuses: `EINVAL` after a registration,
 /// `ENOSYS` without support by the kernel.
 pub fn enable_fork_support() -> Result<(), OpenError> {
-    let refused = |errno| OpenError::Verbs {
-        call: "ibv_fork_init",
-        device: "libibverbs.so.1".into(),
-        source: io::Error::from_raw_os_error(errno),
+    let refused = |errno| {
+        let source = io::Error::from_raw_os_error(errno);
+        failed("ibv_fork_init", "libibverbs.so.1", source)
     };
     // SAFETY: this is the function's type.
     let enable = unsafe { loaded::optional::<unsafe extern "C" fn() -> c_int>("ibv_fork_init") }?;

@@ -1,7 +1,7 @@
 //! A protection domain and the registrations in it.
 
 use crate::device::HwDevice;
-use crate::error::{OpenError, last_nic_error};
+use crate::error::{OpenError, last_nic_error, refused};
 use crate::loaded;
 use crate::registration_cache::Registrar;
 use efa_core::nic::{Access, LocalKey, NicError, Region, RemoteKey, UserSlice};
@@ -144,13 +144,7 @@ impl MemoryRegion {
                 std::mem::forget(self);
                 Ok(())
             }
-            errno => Err((
-                self,
-                NicError::Device {
-                    call: "ibv_dereg_mr",
-                    errno,
-                },
-            )),
+            errno => Err((self, refused("ibv_dereg_mr", errno))),
         }
     }
 }

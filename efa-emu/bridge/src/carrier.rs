@@ -47,19 +47,15 @@ const MOST_NAMED: usize = 64;
 const ENTERED_AT_ONCE: usize = 64;
 
 /// The reason why a connection has ended.
+#[derive(Debug, thiserror::Error)]
 enum CloseReason {
     /// It broke, or was closed.
-    Lost(io::Error),
-    /// The heartbeat timeout expired.
+    #[error(transparent)]
+    Lost(#[from] io::Error),
+    #[error("the heartbeat timeout has expired")]
     Silent,
-    /// The other bridge has announced its shutdown.
+    #[error("the other bridge shuts down")]
     Bye,
-}
-
-impl From<io::Error> for CloseReason {
-    fn from(error: io::Error) -> CloseReason {
-        CloseReason::Lost(error)
-    }
 }
 
 /// The connection with the other machine.
@@ -331,6 +327,12 @@ impl<'a> Carrier<'a> {
         list.done = end;
         if list.done == list.devices.len() {
             arm(&mut remote, &list.rules, &self.machine.name);
+            tracing::info!(
+                machine = self.machine.name,
+                devices = end - list.refused.len(),
+                refused = list.refused.len(),
+                "devices of the machine entered"
+            );
             let notice = Notice::Entered {
                 number: list.number,
                 refused: std::mem::take(&mut list.refused),
@@ -436,6 +438,7 @@ impl<'a> Carrier<'a> {
         };
         self.given_up_at.get_or_insert(until);
         let name = &self.machine.name;
+        tracing::info!(machine = name, reason = %end, "machine disconnected");
         match end {
             _ if self.machine.is_ending() => {}
             CloseReason::Lost(error) => {
@@ -462,6 +465,7 @@ impl<'a> Carrier<'a> {
 fn enter(remote: &mut RemoteMachine, devices: &[Device], machine: &str) -> Vec<(String, String)> {
     let mut refused = Vec::new();
     let mut refuse = |device: &Device, reason: String| {
+        tracing::debug!(machine, device = device.name(), reason, "device refused");
         complain(&format!(
             "{} of {machine} is not a member of this machine's fabric: {reason}",
             device.name()

@@ -272,6 +272,8 @@ impl BridgeState {
                 continue;
             };
             if self.strangers.load(Ordering::Relaxed) >= MOST_STRANGERS {
+                let reason = "too many connections are not authenticated";
+                tracing::debug!(%from, reason, "connection refused");
                 continue;
             }
             self.strangers.fetch_add(1, Ordering::Relaxed);
@@ -293,6 +295,9 @@ impl BridgeState {
             }
             _ => Ok(()),
         });
+        if let Err(reason) = &outcome {
+            tracing::debug!(%from, %reason, "connection refused");
+        }
         match outcome {
             Ok(()) => {}
             // A port scan.
@@ -316,6 +321,7 @@ impl BridgeState {
             }
         };
         let (theirs, verdict) = self.greeting.accept(&mut connection, judge)?;
+        tracing::debug!(machine = theirs.machine, ?verdict, "greeting answered");
         Ok((connection, theirs, verdict))
     }
 
@@ -362,9 +368,12 @@ impl BridgeState {
                     warning.clear();
                     greeting.patience = if wait { greeting.patience + 1 } else { 0 };
                 }
-                Err(error) => warning.warn(&format!(
-                    "no connection with {address}: {error}; trying again"
-                )),
+                Err(reason) => {
+                    tracing::debug!(%address, %reason, "no connection");
+                    warning.warn(&format!(
+                        "no connection with {address}: {reason}; trying again"
+                    ));
+                }
             }
             std::thread::sleep(PAUSE);
         }
@@ -377,6 +386,7 @@ impl BridgeState {
         let stream = TcpStream::connect_timeout(&address, CONNECT)?;
         let mut connection = SecureConnection::begin(stream, Role::Dialer, &self.key)?;
         let (theirs, verdict) = own.dial(&mut connection)?;
+        tracing::debug!(%address, machine = theirs.machine, ?verdict, "greeting was answered");
         match verdict {
             Verdict::Itself => return Ok(DialOutcome::Itself),
             Verdict::Refused(reason) => return Err(io::Error::other(reason)),

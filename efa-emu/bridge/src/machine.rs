@@ -120,6 +120,7 @@ impl Machine {
             Err(error) => return Some(Err(error)),
         };
         report(&format!("connected with {}", self.name));
+        tracing::info!(machine = self.name, timeout = ?their_timeout, "machine connected");
         watch.run(&self.alarm);
         Some(Ok(()))
     }

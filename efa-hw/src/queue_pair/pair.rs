@@ -4,7 +4,7 @@ use super::builder::{Operation, PreparedRequest, ScatterGatherList, SendCalls, s
 use super::verbs::{Service, VerbsQueuePair, granted};
 use crate::completion_queue::CompletionQueue;
 use crate::domain::HwDomain;
-use crate::error::OpenError;
+use crate::error::{OpenError, refused};
 use crate::loaded;
 use crate::protection_domain::ProtectionDomain;
 use crate::work_request::{Rdma, UserReceive, WorkRequestId};
@@ -75,6 +75,7 @@ impl HwQueuePair {
         let has_retries = attributes.caps.contains(DeviceCaps::RNR_RETRY);
         verbs.bring_up(&device, has_retries.then_some(config.rnr_retry), qkey)?;
         let qpn = verbs.number();
+        tracing::info!(gid = %device.gid(), %qpn, ?service, "queue pair ready to send");
         let slot = domain.add_queue_pair(qpn)?;
         let generation = domain.outstanding(slot)?.generation;
         Ok(HwQueuePair {
@@ -257,10 +258,7 @@ impl HwQueuePair {
                 Ok(())
             }
             libc::ENOMEM => Err(NicError::QueueFull),
-            errno => Err(NicError::Device {
-                call: "ibv_wr_complete",
-                errno: errno.abs(),
-            }),
+            errno => Err(refused("ibv_wr_complete", errno)),
         }
     }
 

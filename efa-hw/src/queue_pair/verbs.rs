@@ -3,7 +3,7 @@
 use crate::completion_queue::CompletionQueue;
 use crate::device::{HwDevice, PORT};
 use crate::efadv::{self, QpInitAttr};
-use crate::error::OpenError;
+use crate::error::{OpenError, refused};
 use crate::loaded;
 use crate::protection_domain::ProtectionDomain;
 use efa_core::address::{Qkey, Qpn};
@@ -224,10 +224,7 @@ impl VerbsQueuePair {
         let error = match status {
             0 => return Ok(()),
             libc::ENOMEM => NicError::QueueFull,
-            errno => NicError::Device {
-                call: "ibv_post_recv",
-                errno: errno.abs(),
-            },
+            errno => refused("ibv_post_recv", errno),
         };
         Err((error, bad))
     }
@@ -235,6 +232,7 @@ impl VerbsQueuePair {
 
 impl Drop for VerbsQueuePair {
     fn drop(&mut self) {
+        tracing::debug!(qpn = %self.number(), "queue pair destroyed");
         // SAFETY: its owner does not use the queue pair afterwards.
         unsafe { loaded::ibv_destroy_qp(self.0.as_ptr()) };
     }

@@ -8,6 +8,7 @@ mod dmabuf;
 mod domain;
 mod echo;
 mod errors;
+mod events;
 mod inline;
 mod late;
 mod receives;

@@ -33,9 +33,13 @@ impl Machine {
     }
 
     pub(crate) fn bridge(&self, key: &Path, options: &[&str]) -> Program {
+        Program::start(self.bridge_command(key, options))
+    }
+
+    pub(crate) fn bridge_command(&self, key: &Path, options: &[&str]) -> Command {
         let mut command = self.command(&built("efa-emu"));
         command.arg("bridge").arg("--key").arg(key).args(options);
-        Program::start(command)
+        command
     }
 
     pub(crate) fn emulator(&self, arguments: &[&str]) -> Program {

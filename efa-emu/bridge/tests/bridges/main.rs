@@ -161,9 +161,7 @@ fn a_bridge_survives_a_closed_output() {
         return;
     };
     let there = second.bridge(&key, &["--listen", "127.0.0.1:0"]);
-    let mut command = first.command(&built("efa-emu"));
-    command.arg("bridge").arg("--key").arg(&key);
-    command.args(["--peer", &address(&there)]);
+    let mut command = first.bridge_command(&key, &["--peer", &address(&there)]);
     let (reader, writer) = std::io::pipe().unwrap();
     drop(reader);
     command.stdin(Stdio::null()).stdout(writer);
@@ -180,6 +178,35 @@ fn a_bridge_survives_a_closed_output() {
     drop(host);
     here.kill().unwrap();
     here.wait().unwrap();
+}
+
+#[test]
+fn events_show_connections_and_their_ends() {
+    let directory = tempfile::tempdir().unwrap();
+    let Some((key, first, second)) = two(directory.path()) else {
+        return;
+    };
+    let mut command = first.bridge_command(&key, &["--listen", "127.0.0.1:0"]);
+    command.env("EFA_LOG", "efa_emu_bridge=debug");
+    let here = Program::start(command);
+    let peer = address(&here);
+    let other_key = machine::key(directory.path(), "other");
+    let refused = second.bridge(&other_key, &["--peer", &peer]);
+    let line = here.wait_for("connection refused from=127.0.0.1:");
+    assert!(
+        line.contains("DEBUG") && line.contains("another key"),
+        "{line}"
+    );
+    drop(refused);
+    let there = second.bridge(&key, &["--peer", &peer]);
+    here.wait_for("greeting answered machine=\"second\" verdict=Welcome");
+    let line = here.wait_for("machine connected machine=\"second\" timeout=");
+    assert!(line.contains("INFO"), "{line}");
+    let host = second.emulator(&["run", "--host", "beta", "--", "sleep", "600"]);
+    here.wait_for("devices of the machine entered machine=\"second\" devices=1 refused=0");
+    drop(host);
+    there.signal(libc::SIGTERM);
+    here.wait_for("machine disconnected machine=\"second\" reason=the other bridge shuts down");
 }
 
 /// `run --uplink` starts a bridge where there is none, and the bridge ends with the last program.

@@ -86,6 +86,8 @@ impl Backlog {
         });
         let is_missed = !matches!(token, Token::Nobody) || record.kind() != RecordKind::Data;
         if !is_missed && queue.bytes >= MOST_DATAGRAMS {
+            let reason = "too much is queued for its destination";
+            tracing::debug!(to = ?destination.to, reason, "datagram dropped");
             return;
         }
         let waiting = WaitingRecord {
@@ -149,6 +151,7 @@ impl Backlog {
 mod tests {
     use super::*;
     use efa_device_model::link::{Operation, RequestHeader};
+    use efa_testing::events::Events;
 
     fn destination(number: u16) -> Destination {
         Destination {
@@ -245,6 +248,12 @@ mod tests {
                 push_datagram(&mut waiting, 1, 0, data);
             }
         }
+        let events = Events::of(|| push_datagram(&mut waiting, 1, 0, &[]));
+        events.once(&[
+            "DEBUG",
+            "datagram dropped to=QueuePair(",
+            "reason=\"too much",
+        ]);
         assert!((MOST_DATAGRAMS..2 * MOST_DATAGRAMS).contains(&waiting.bytes()));
         let before = waiting.bytes();
         push_message(&mut waiting, 1, 7);
