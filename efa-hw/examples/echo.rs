@@ -84,7 +84,7 @@ impl Program {
     }
 
     /// Sends a text, and returns the answer.
-    fn ask(&mut self, server: RawAddress, text: &str) -> Result<String> {
+    fn request(&mut self, server: RawAddress, text: &str) -> Result<String> {
         let server = self.endpoint.insert_address(server)?;
         let nic = self.endpoint.nic_mut();
         nic.write(self.memory.address, text.as_bytes())?;
@@ -108,7 +108,7 @@ fn run() -> Result<()> {
                 program.serve()?;
             }
         }
-        [server, text] => println!("{}", program.ask(server.parse()?, text)?),
+        [server, text] => println!("{}", program.request(server.parse()?, text)?),
         _ => Err("usage: echo [ADDRESS TEXT]")?,
     }
     Ok(())

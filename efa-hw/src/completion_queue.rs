@@ -116,8 +116,8 @@ impl CompletionQueue {
         let efa = (wc_flags != 0)
             .then(|| NonNull::new(unsafe { loaded::efadv_cq_from_ibv_cq_ex(cq.as_ptr()) }))
             .flatten();
-        let asked = wc_flags & efadv::WC_EX_WITH_IS_UNSOLICITED != 0;
-        let is_unsolicited = efa.filter(|_| asked).and_then(|efa| {
+        let is_requested = wc_flags & efadv::WC_EX_WITH_IS_UNSOLICITED != 0;
+        let is_unsolicited = efa.filter(|_| is_requested).and_then(|efa| {
             // SAFETY: a libefa that accepted the flag has the member.
             unsafe { efa.as_ref() }.wc_is_unsolicited
         });

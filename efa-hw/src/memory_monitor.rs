@@ -362,7 +362,10 @@ mod abi {
     const UFFDIO_REGISTER: Opcode = read_write::<Register>(0xAA, 0x00);
     const UFFDIO_ZEROPAGE: Opcode = read_write::<ZeroPage>(0xAA, 0x04);
 
-    fn ask<const REQUEST: Opcode, T>(userfault: &OwnedFd, argument: &mut T) -> Result<(), Errno> {
+    fn request<const REQUEST: Opcode, T>(
+        userfault: &OwnedFd,
+        argument: &mut T,
+    ) -> Result<(), Errno> {
         // SAFETY: the structure is the request's. None of the requests changes memory or access to
         // it.
         unsafe { ioctl(userfault, Updater::<REQUEST, T>::new(argument)) }
@@ -385,7 +388,7 @@ mod abi {
             features: EVENT_UNMAP | EVENT_REMOVE | EVENT_REMAP,
             ioctls: 0,
         };
-        ask::<UFFDIO_API, _>(&opened, &mut api)?;
+        request::<UFFDIO_API, _>(&opened, &mut api)?;
         Ok(opened)
     }
 
@@ -397,7 +400,7 @@ mod abi {
             mode: REGISTER_MODE_WP,
             ioctls: 0,
         };
-        ask::<UFFDIO_REGISTER, _>(userfault, &mut register).is_ok()
+        request::<UFFDIO_REGISTER, _>(userfault, &mut register).is_ok()
     }
 
     /// Returns whether a change is in progress whose report was not read, or whose caller has not
@@ -410,7 +413,7 @@ mod abi {
             zeroed: 0,
         };
         // A zero length is invalid for every page. Only this error means that no change is pending.
-        ask::<UFFDIO_ZEROPAGE, _>(userfault, &mut nothing) != Err(Errno::INVAL)
+        request::<UFFDIO_ZEROPAGE, _>(userfault, &mut nothing) != Err(Errno::INVAL)
     }
 
     /// Reads the next report. `None` if there is none.

@@ -192,9 +192,9 @@ pub(crate) fn is_target(caps: u64) -> bool {
 
 /// The traffic class that is granted for a requested one. Like stock, returns `FI_TC_UNSPEC` for
 /// classes that the device does not distinguish.
-pub(crate) fn traffic_class(asked: u32) -> u32 {
-    match asked {
-        FI_TC_BEST_EFFORT | FI_TC_LOW_LATENCY => asked,
+pub(crate) fn traffic_class(requested: u32) -> u32 {
+    match requested {
+        FI_TC_BEST_EFFORT | FI_TC_LOW_LATENCY => requested,
         _ => FI_TC_UNSPEC,
     }
 }

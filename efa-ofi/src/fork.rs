@@ -27,8 +27,8 @@ enum ForkAction {
 
 /// Decides on the measures for fork support, from the state of libibverbs and from whether the
 /// environment requests it.
-fn need(support: ForkSupport, is_asked_for: bool) -> ForkAction {
-    match (support, is_asked_for) {
+fn need(support: ForkSupport, is_requested: bool) -> ForkAction {
+    match (support, is_requested) {
         (ForkSupport::Disabled | ForkSupport::Unknown, true) => ForkAction::ToEnable,
         _ => ForkAction::Nothing,
     }
@@ -52,9 +52,9 @@ pub(crate) fn prepare() -> Result<()> {
 fn look() -> std::result::Result<ForkSupport, efa_hw::OpenError> {
     let support = fork_support()?;
     let by_libibverbs = ["RDMAV_FORK_SAFE", "IBV_FORK_SAFE"];
-    let is_asked_for = settings::is_on("FI_EFA_FORK_SAFE", false)
+    let is_requested = settings::is_on("FI_EFA_FORK_SAFE", false)
         || by_libibverbs.iter().any(|name| env::var_os(name).is_some());
-    match need(support, is_asked_for) {
+    match need(support, is_requested) {
         ForkAction::Nothing => Ok(support),
         ForkAction::ToEnable => {
             enable_fork_support()?;

@@ -64,7 +64,7 @@ impl Subprotocol {
 }
 
 /// The features, in addition to the usual ones, of a peer that sends and accepts PEER_ERROR.
-pub(crate) const TOLD: ExtraFeatures = ExtraFeatures::PEER_ERROR
+pub(crate) const PEER_ERRORS: ExtraFeatures = ExtraFeatures::PEER_ERROR
     .union(ExtraFeatures::RDMA_READ)
     .union(ExtraFeatures::RUNTING_READ);
 
@@ -270,7 +270,7 @@ impl Script {
 fn unmatched_messages_are_dropped_in_every_subprotocol() {
     for subprotocol in Subprotocol::ALL {
         for op_id in UNKNOWN {
-            let (mut script, _) = connected_to(TOLD);
+            let (mut script, _) = connected_to(PEER_ERRORS);
             script.begin(subprotocol, 0);
             assert_eq!(script.dut.usage().unexpected, 1);
             script.abandon(0, op_id, OpeType::TXE);
@@ -289,7 +289,7 @@ fn unmatched_messages_are_dropped_in_every_subprotocol() {
 fn matched_messages_fail_their_receive_in_every_subprotocol() {
     for subprotocol in Subprotocol::ALL {
         for op_id in UNKNOWN {
-            let (mut script, _) = connected_to(TOLD);
+            let (mut script, _) = connected_to(PEER_ERRORS);
             script.recv(0, 4000, 7);
             script.begin(subprotocol, 0);
             script.progress();
@@ -327,7 +327,7 @@ fn matched_messages_fail_their_receive_in_every_subprotocol() {
 #[test]
 fn claimed_messages_fail_their_receive_in_every_subprotocol() {
     for subprotocol in Subprotocol::ALL {
-        let (mut script, _) = connected_to(TOLD);
+        let (mut script, _) = connected_to(PEER_ERRORS);
         script.begin(subprotocol, 0);
         let (claim, _) = script.dut.claim(SourceFilter::Any, None).unwrap();
         script.abandon(0, PeerError::NO_OP, OpeType::TXE);
@@ -346,7 +346,7 @@ fn deferred_messages_fail_in_every_subprotocol() {
             remote_operations: 1,
             ..config()
         };
-        let (mut script, _) = announced(config, traits(), MODERN | TOLD);
+        let (mut script, _) = announced(config, traits(), MODERN | PEER_ERRORS);
         for msg_id in [0, 1] {
             let subprotocol = [Subprotocol::LongCts, subprotocol][msg_id as usize];
             script.begin(subprotocol, msg_id);
@@ -376,7 +376,7 @@ fn deferred_messages_fail_in_every_subprotocol() {
 
 #[test]
 fn naming_a_windowed_receive_ends_it() {
-    let (mut script, _) = connected_to(TOLD);
+    let (mut script, _) = connected_to(PEER_ERRORS);
     script.recv(0, 4096, 7);
     script.begin(Subprotocol::LongCts, 0);
     let recv_id = script.expect_header::<Cts>().recv_id;
@@ -388,7 +388,7 @@ fn naming_a_windowed_receive_ends_it() {
 /// Ids are used again: the message decides.
 #[test]
 fn an_operation_of_another_message_is_not_touched() {
-    let (mut script, peer) = connected_to(TOLD);
+    let (mut script, peer) = connected_to(PEER_ERRORS);
     let mut recv_ids = Vec::new();
     for msg_id in [0, 1] {
         script.recv(0, 4096, msg_id.into());
@@ -432,7 +432,7 @@ fn an_abandoned_missing_message_does_not_block_others() {
             ordered,
             ..config()
         };
-        let (mut script, _) = announced(config, traits(), MODERN | TOLD);
+        let (mut script, _) = announced(config, traits(), MODERN | PEER_ERRORS);
         script.recv(0, 100, 7);
         script.begin(Subprotocol::Eager, 2);
         // Notifications about two messages in the wrong order, a duplicate, and one about a message
@@ -462,7 +462,7 @@ fn an_abandoned_missing_message_does_not_block_others() {
 /// A part of a message waits for its turn when the sender gives the message up.
 #[test]
 fn an_out_of_order_message_is_dropped_unmatched() {
-    let (mut script, _) = connected_to(TOLD);
+    let (mut script, _) = connected_to(PEER_ERRORS);
     script.recv(0, 4000, 7);
     for msg_id in [1, 100] {
         script.begin(Subprotocol::Medium, msg_id);
@@ -483,7 +483,7 @@ fn an_out_of_order_message_is_dropped_unmatched() {
 
 #[test]
 fn messages_beyond_the_window_are_refused_without_disconnecting() {
-    let (mut script, _) = connected_to(TOLD);
+    let (mut script, _) = connected_to(PEER_ERRORS);
     let msg_id = config().reorder_window;
     script.abandon(msg_id, PeerError::NO_OP, OpeType::TXE);
     let expected = 0;
@@ -518,7 +518,7 @@ fn sends_fail_with_the_receivers_reason_everywhere() {
     };
     for subprotocol in Subprotocol::ALL {
         for known in [true, false] {
-            let (mut script, peer) = sender(subprotocol, TOLD);
+            let (mut script, peer) = sender(subprotocol, PEER_ERRORS);
             let (msg_id, send_id) = start(&mut script, peer, subprotocol);
             let op_id = if known { send_id } else { PeerError::NO_OP };
             script.abandon(msg_id, op_id, OpeType::RXE);
@@ -540,7 +540,7 @@ fn sends_fail_with_the_receivers_reason_everywhere() {
 /// A PEER_ERROR for a send that has already failed, and one with an unknown error code.
 #[test]
 fn a_send_that_has_failed_keeps_its_failure() {
-    let (mut script, peer) = sender(Subprotocol::RuntingRead, TOLD);
+    let (mut script, peer) = sender(Subprotocol::RuntingRead, PEER_ERRORS);
     script.send_message(peer, 20_000, 1);
     script.progress();
     assert_eq!(script.network.flights(), 2, "two segments");
@@ -616,7 +616,7 @@ fn named_writes_reads_atomics_continue_with_an_event() {
 /// The packet names the peer's write, and the message decides, wherever that is.
 #[test]
 fn messages_are_abandoned_despite_an_unknown_operation() {
-    let (mut script, _) = connected_to(TOLD);
+    let (mut script, _) = connected_to(PEER_ERRORS);
     let id = script.be_written_in_windows();
     let written = script.dut.usage();
     let given_up = |script: &mut Script, msg_id| {
@@ -666,7 +666,7 @@ fn sends_are_abandoned_despite_an_unknown_operation() {
 
 #[test]
 fn an_unknown_side_is_refused() {
-    let (mut script, _) = connected_to(TOLD);
+    let (mut script, _) = connected_to(PEER_ERRORS);
     script.recv(0, 4000, 7);
     script.begin(Subprotocol::Medium, 0);
     for side in [0, 3, u32::MAX] {
@@ -697,8 +697,8 @@ fn broken_off_messages_are_reported_and_order_continues() {
     for subprotocol in Subprotocol::ALL {
         for understands in [true, false] {
             let features = match understands {
-                true => TOLD,
-                false => TOLD - ExtraFeatures::PEER_ERROR,
+                true => PEER_ERRORS,
+                false => PEER_ERRORS - ExtraFeatures::PEER_ERROR,
             };
             let (mut script, peer) = sender(subprotocol, features);
             let mut op_id = PeerError::NO_OP;
@@ -734,8 +734,8 @@ fn broken_off_messages_are_reported_and_order_continues() {
             assert_eq!(script.error().failure, failure, "{subprotocol:?}");
             match understands {
                 true => {
-                    let told = script.expect_abandoned(OpeType::TXE);
-                    assert_eq!(told, (0, op_id, code), "{subprotocol:?}");
+                    let reported = script.expect_abandoned(OpeType::TXE);
+                    assert_eq!(reported, (0, op_id, code), "{subprotocol:?}");
                     assert_eq!(script.dut.poll_event(), None);
                     let none = OperationFlags::empty();
                     script.try_send(peer, 8, none, 2).unwrap();
@@ -764,7 +764,7 @@ fn an_unreportable_break_ends_sending_to_the_peer() {
         Some(Status::RemoteBadLength),
         Some(Status::RemoteBadDestQpn),
     ] {
-        let (mut script, peer) = connected_to(TOLD);
+        let (mut script, peer) = connected_to(PEER_ERRORS);
         script.try_send(peer, 100, none, 1).unwrap();
         script.progress();
         script.network.fail(0, Status::RemoteBadStatus);
@@ -787,7 +787,7 @@ fn an_unreportable_break_ends_sending_to_the_peer() {
         assert_eq!(next, Err(EndpointError::PeerFailed(peer)));
     }
     // One about a message that the endpoint receives keeps none of its own back.
-    let (mut script, peer) = connected_to(TOLD);
+    let (mut script, peer) = connected_to(PEER_ERRORS);
     script.refuse_read();
     assert_eq!(script.network.flights(), 1, "PEER_ERROR");
     script.network.fail(0, Status::RemoteBadStatus);
@@ -801,7 +801,7 @@ fn an_unreportable_break_ends_sending_to_the_peer() {
 /// The peer's half of such an operation is left as it is.
 #[test]
 fn failed_writes_are_not_reported_to_peers() {
-    let (mut script, peer) = connected_to(TOLD);
+    let (mut script, peer) = connected_to(PEER_ERRORS);
     // Ours in windows: the data is lost.
     let bare = DeviceTraits {
         caps: DeviceCaps::empty(),
@@ -881,9 +881,9 @@ fn reports_before_the_handshake_are_deferred() {
     script.shake_hands(MODERN | ExtraFeatures::PEER_ERROR);
     script.expect_handshake();
     for msg_id in [0, 1] {
-        let told = script.expect_abandoned(OpeType::TXE);
+        let reported = script.expect_abandoned(OpeType::TXE);
         let code = ProviderError::RemoteBadStatus.code();
-        assert_eq!(told, (msg_id, PeerError::NO_OP, code));
+        assert_eq!(reported, (msg_id, PeerError::NO_OP, code));
     }
     script.expect_nothing_left();
 }
@@ -942,15 +942,15 @@ fn an_endpoint_notifies_itself_without_a_handshake() {
     script.progress();
     assert_eq!(script.error().context, 1);
     let code = ProviderError::RemoteBadStatus.code();
-    let told = script.expect_abandoned(OpeType::TXE);
-    assert_eq!(told, (0, PeerError::NO_OP, code));
+    let reported = script.expect_abandoned(OpeType::TXE);
+    assert_eq!(reported, (0, PeerError::NO_OP, code));
 }
 
 /// A part of a message that arrives and a part that the device cannot deliver.
 #[test]
 fn ids_of_undelivered_messages_are_reused() {
-    for (delivered, told) in [(1, true), (0, false)] {
-        let (mut script, peer) = sender(Subprotocol::Medium, TOLD);
+    for (delivered, reported) in [(1, true), (0, false)] {
+        let (mut script, peer) = sender(Subprotocol::Medium, PEER_ERRORS);
         script.send_message(peer, 1900, 1);
         script.progress();
         for _ in 0..delivered {
@@ -961,12 +961,12 @@ fn ids_of_undelivered_messages_are_reused() {
         }
         script.progress();
         assert_eq!(script.error().context, 1);
-        if told {
+        if reported {
             let (msg_id, ..) = script.expect_abandoned(OpeType::TXE);
             assert_eq!(msg_id, 0);
         }
         script.send_message(peer, 8, 2);
-        assert_eq!(script.expect_request().0, u32::from(told));
+        assert_eq!(script.expect_request().0, u32::from(reported));
         script.expect_silence();
     }
 }

@@ -331,7 +331,7 @@ fn undefined_atomics_are_refused_on_both_sides() {
     let region = script.dut.register(slice, efa_core::nic::Access::all());
     let target = [RmaIov::new(MEMORY, 8, region.unwrap().remote_key.0)];
     for (msg_id, (datatype, operation)) in undefined.into_iter().enumerate() {
-        let asked = script.dut.atomic(AtomicArgs {
+        let posted = script.dut.atomic(AtomicArgs {
             peer,
             datatype,
             operation,
@@ -342,8 +342,8 @@ fn undefined_atomics_are_refused_on_both_sides() {
             context: 1,
         });
         assert!(
-            matches!(asked, Err(EndpointError::Unsupported(_))),
-            "{asked:?}"
+            matches!(posted, Err(EndpointError::Unsupported(_))),
+            "{posted:?}"
         );
         script.expect_silence();
         let request = Rta {

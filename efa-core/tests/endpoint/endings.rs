@@ -268,11 +268,15 @@ fn temporary_refusals_by_a_device_cost_nothing() {
             for lost in 0.. {
                 let mut pair = Pair::new(device);
                 let loser = pair.go_through(deed, lost, status, 3);
-                let (name, told) = (deed.name, (&pair.done, &pair.events));
-                assert_eq!(pair.have_ended(deed), [true; 2], "{name}, {lost}: {told:?}");
+                let (name, reported) = (deed.name, (&pair.done, &pair.events));
+                assert_eq!(
+                    pair.have_ended(deed),
+                    [true; 2],
+                    "{name}, {lost}: {reported:?}"
+                );
                 let all_well = pair.done.iter().flatten().all(Result::is_ok);
                 let no_events = pair.events.iter().all(Vec::is_empty);
-                assert!(all_well && no_events, "{name}, {lost}: {told:?}");
+                assert!(all_well && no_events, "{name}, {lost}: {reported:?}");
                 if loser.is_none() {
                     losses += lost;
                     break;
@@ -302,10 +306,15 @@ fn a_permanent_loss_ends_both_sides() {
                     break;
                 };
                 let place = format!("{}, packet {lost}, {status:?}", deed.name);
-                let is_told = |end: usize| {
+                let is_reported = |end: usize| {
                     pair.done[end].iter().any(Result::is_err) || !pair.events[end].is_empty()
                 };
-                assert!(is_told(loser), "{place}: {:?} {:?}", pair.done, pair.events);
+                assert!(
+                    is_reported(loser),
+                    "{place}: {:?} {:?}",
+                    pair.done,
+                    pair.events
+                );
                 // The program with the loss ends; the other one sends a packet.
                 let waits = 1 - loser;
                 let Pair {
@@ -362,12 +371,20 @@ fn a_failed_read_ends_both_sides() {
             pair.progress();
         }
         assert!(reads > 0, "{}", deed.name);
-        let told = (&pair.done, &pair.events);
+        let reported = (&pair.done, &pair.events);
         // No packet of libfabric notifies the source of a write.
-        let is_told = deed.name != "write";
-        let expected = [is_told, true];
-        assert_eq!(pair.have_ended(deed), expected, "{}: {told:?}", deed.name);
-        assert!(pair.done.iter().flatten().all(Result::is_err), "{told:?}");
+        let is_reported = deed.name != "write";
+        let expected = [is_reported, true];
+        assert_eq!(
+            pair.have_ended(deed),
+            expected,
+            "{}: {reported:?}",
+            deed.name
+        );
+        assert!(
+            pair.done.iter().flatten().all(Result::is_err),
+            "{reported:?}"
+        );
         assert!(pair.ends.iter().all(|end| !end.has_packets_in_flight()));
         // Both continue.
         pair.done = Default::default();

@@ -158,7 +158,7 @@ fn a_handshake_refused_with_rnr_is_resent() {
 
 #[test]
 fn a_lost_handshake_is_reported_and_repeated() {
-    for (status, is_told) in [
+    for (status, is_reported) in [
         (Status::RemoteAbort, true),
         (Status::RemoteBadLength, true),
         (Status::LocalUnresponsiveRemote, false),
@@ -170,8 +170,12 @@ fn a_lost_handshake_is_reported_and_repeated() {
             script.progress();
         }
         let event = script.dut.poll_event();
-        let told = matches!(event, Some(Event::ControlSendFailed { packet_type: 9, .. }));
-        assert_eq!((told, event.is_some()), (is_told, is_told), "{status:?}");
+        let reported = matches!(event, Some(Event::ControlSendFailed { packet_type: 9, .. }));
+        assert_eq!(
+            (reported, event.is_some()),
+            (is_reported, is_reported),
+            "{status:?}"
+        );
         script.send(&script.eager(1), b"y");
         script.expect_handshake();
         script.send(&script.eager(2), b"z");

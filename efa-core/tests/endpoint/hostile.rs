@@ -9,7 +9,7 @@ use efa_core::wire::{
     RmaIovs, RuntreadRtm, SendId,
 };
 
-use crate::abandoned::{Subprotocol, TOLD};
+use crate::abandoned::{PEER_ERRORS, Subprotocol};
 use crate::script::{MODERN, Script, connected, memory, peer_memory, traits};
 use efa_testing::nic::{DeviceTraits, MEMORY};
 
@@ -319,7 +319,7 @@ const MOMENTS: [RunningOperation; 7] = [
 const ANNOUNCED: [Option<ExtraFeatures>; 3] = [
     None,
     Some(ExtraFeatures::RDMA_READ),
-    Some(TOLD.union(MODERN)),
+    Some(PEER_ERRORS.union(MODERN)),
 ];
 
 impl RunningOperation {

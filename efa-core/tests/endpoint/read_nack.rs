@@ -220,7 +220,7 @@ fn refused_writer() -> (Script, impl Fn(&mut Script)) {
     let memory = memory(0, LENGTH).memory;
     let region = script.dut.register(memory, Access::REMOTE_WRITE).unwrap();
     let target = [RmaIov::new(MEMORY, LENGTH as u64, region.remote_key.0)];
-    let ask = move |script: &mut Script| {
+    let request = move |script: &mut Script| {
         let request = LongreadRtw {
             rma_iov: RmaIovs::new(&target).unwrap(),
             msg_length: LENGTH as u64,
@@ -230,13 +230,13 @@ fn refused_writer() -> (Script, impl Fn(&mut Script)) {
         };
         script.send(&request, &[]);
     };
-    (script, ask)
+    (script, request)
 }
 
 #[test]
 fn a_refused_write_is_forgotten_until_restarted() {
-    let (mut script, ask) = refused_writer();
-    ask(&mut script);
+    let (mut script, request) = refused_writer();
+    request(&mut script);
     expect_nack(&mut script);
     assert_eq!(script.dut.usage().inbound, 0);
     script.expect_silence();
@@ -246,7 +246,7 @@ fn a_refused_write_is_forgotten_until_restarted() {
 /// are served.
 #[test]
 fn an_unsendable_nack_ends_its_transfer_once() {
-    let (mut script, ask) = refused_writer();
+    let (mut script, request) = refused_writer();
     script.network.fail_next_send(
         0,
         NicError::Device {
@@ -254,10 +254,10 @@ fn an_unsendable_nack_ends_its_transfer_once() {
             errno: 5,
         },
     );
-    ask(&mut script);
+    request(&mut script);
     script.expect_silence();
     assert_eq!(script.dut.usage().inbound, 0);
-    ask(&mut script);
+    request(&mut script);
     expect_nack(&mut script);
     assert_eq!(script.dut.usage().inbound, 0);
     script.expect_silence();

@@ -306,8 +306,8 @@ fn messages_can_wait_for_the_handshake() {
         assert_eq!(sent, Err(EndpointError::TryAgain));
     }
     // The peer is sent one request for it.
-    let asked = script.expect(|packet| packet.base.packet_type);
-    assert_eq!(asked, PacketType::EagerRtw);
+    let request = script.expect(|packet| packet.base.packet_type);
+    assert_eq!(request, PacketType::EagerRtw);
     script.expect_silence();
     script.shake_hands(ExtraFeatures::CONNID_HEADER);
     script.expect_handshake();

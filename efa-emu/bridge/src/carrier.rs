@@ -499,7 +499,7 @@ fn enter(remote: &mut RemoteMachine, devices: &[Device], machine: &str) -> Vec<(
 /// Arms fault rules of a machine.
 fn arm(remote: &mut RemoteMachine, rules: &[Rule], machine: &str) {
     let mut faults = Vec::new();
-    let tell = |reason: &str| {
+    let warn = |reason: &str| {
         complain(&format!(
             "a rule of faults of {machine} does not hold on this machine: {reason}"
         ));
@@ -507,10 +507,10 @@ fn arm(remote: &mut RemoteMachine, rules: &[Rule], machine: &str) {
     for rule in rules {
         match rule.carried() {
             Ok(fault) => faults.push(fault),
-            Err(error) => tell(&error.to_string()),
+            Err(error) => warn(&error.to_string()),
         }
     }
     for error in remote.declare_faults(&faults) {
-        tell(&error.to_string());
+        warn(&error.to_string());
     }
 }

@@ -175,7 +175,7 @@ impl Other {
     }
 
     /// Announces devices, and waits until they have entered.
-    fn tell(&mut self, devices: &[RemoteDevice]) {
+    fn announce(&mut self, devices: &[RemoteDevice]) {
         self.send(&[list(1, devices)]);
         loop {
             match self.receive().unwrap() {
@@ -235,7 +235,7 @@ fn messages_for_a_machine_wait_until_it_reconnects() {
     let mut other = bridge.connect(OFTEN);
     assert_eq!(other.receive_devices(), (0, Vec::new()));
     other.read(0);
-    other.tell(std::slice::from_ref(&beta));
+    other.announce(std::slice::from_ref(&beta));
     let mut alpha = Sender::new(bridge.root.path(), beta.gid);
     bridge.has(&[alpha.device()]);
     let (number, devices) = other.receive_devices();
@@ -297,7 +297,7 @@ fn a_machine_flooding_device_lists_is_disconnected() {
     bridge.await_loss();
     let mut other = bridge.connect(OFTEN);
     assert_eq!(other.receive_devices(), (0, Vec::new()));
-    other.tell(&[device("beta", 1)]);
+    other.announce(&[device("beta", 1)]);
 }
 
 /// This machine's own timeout is an hour, with four heartbeats in it.

@@ -364,7 +364,7 @@ impl BridgeState {
                         std::thread::sleep(LOOK_UP);
                     }
                 }
-                Ok(DialOutcome::Told(wait)) => {
+                Ok(DialOutcome::Greeted(wait)) => {
                     warning.clear();
                     greeting.patience = if wait { greeting.patience + 1 } else { 0 };
                 }
@@ -390,12 +390,12 @@ impl BridgeState {
         match verdict {
             Verdict::Itself => return Ok(DialOutcome::Itself),
             Verdict::Refused(reason) => return Err(io::Error::other(reason)),
-            Verdict::Wait => return Ok(DialOutcome::Told(true)),
+            Verdict::Wait => return Ok(DialOutcome::Greeted(true)),
             Verdict::Known => {}
             Verdict::Welcome => {
                 if let Some(served) = self.machine(&theirs)?.serve(connection, theirs.timeout) {
                     served?;
-                    return Ok(DialOutcome::Told(false));
+                    return Ok(DialOutcome::Greeted(false));
                 }
             }
         }
@@ -403,7 +403,7 @@ impl BridgeState {
         while self.is_connected(&theirs.machine) {
             std::thread::sleep(PAUSE);
         }
-        Ok(DialOutcome::Told(false))
+        Ok(DialOutcome::Greeted(false))
     }
 
     /// Notifies the other machines of the shutdown, and leaves the fabric.
@@ -471,7 +471,7 @@ enum DialOutcome {
     Itself,
     /// A connection exists, or the other bridges make one. The flag shows whether the other end
     /// reported it.
-    Told(bool),
+    Greeted(bool),
 }
 
 /// Prints a warning once, until it changes.

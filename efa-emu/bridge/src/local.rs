@@ -63,7 +63,7 @@ impl LocalDevices {
     }
 
     /// Rings the alarm when the list changes.
-    pub(crate) fn tell(&self, alarm: Alarm) {
+    pub(crate) fn add_alarm(&self, alarm: Alarm) {
         let mut known = self.known.lock().unwrap_or_else(PoisonError::into_inner);
         known.alarms.push(alarm);
     }

@@ -70,7 +70,7 @@ impl Machine {
     ) -> Machine {
         let remote = RemoteMachine::new(fabric.clone(), name);
         let alarm = remote.alarm();
-        local.tell(alarm.clone());
+        local.add_alarm(alarm.clone());
         Machine {
             name: name.to_owned(),
             local: Arc::clone(local),

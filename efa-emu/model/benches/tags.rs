@@ -102,8 +102,8 @@ impl Receiver {
             mask: u64::MAX,
         };
         let (device, srq) = (&mut self.net.hosts[0].device, self.srq);
-        let mut ask = |request: &TagRequest| device.post_tag_request(srq, request);
-        let found = self.matcher.post(receive, &mut ask).expect("room");
+        let mut post = |request: &TagRequest| device.post_tag_request(srq, request);
+        let found = self.matcher.post(receive, &mut post).expect("room");
         assert!(found.is_none());
     }
 
@@ -124,21 +124,21 @@ impl Receiver {
         let entry = self.net.hosts[0].poll().expect("a message");
         assert_eq!(entry.status(), 0);
         let (device, srq) = (&mut self.net.hosts[0].device, self.srq);
-        let mut ask = |request: &TagRequest| device.post_tag_request(srq, request);
+        let mut post = |request: &TagRequest| device.post_tag_request(srq, request);
         let is_tagged = entry.connected_operation() == TAGGED;
         match entry.connected_flags() & MATCH != 0 {
             true => {
-                let known = self.matcher.matched(entry.connected_wr_id(), &mut ask);
+                let known = self.matcher.matched(entry.connected_wr_id(), &mut post);
                 assert!(known.expect("room").is_some());
             }
             false => {
                 if is_tagged {
-                    let taken = self.matcher.unexpected(tag, (), &mut ask);
+                    let taken = self.matcher.unexpected(tag, (), &mut post);
                     assert_eq!(
                         taken.expect("room").map(|(receive, ())| receive.id),
                         Some(tag)
                     );
-                    self.matcher.settle(&mut ask).expect("in step");
+                    self.matcher.settle(&mut post).expect("in step");
                 }
                 self.post_plain();
             }

@@ -281,9 +281,9 @@ mod tests {
     #[test]
     fn service_level_is_the_byte_after_flags() {
         let level = QueuePairConfig::LOW_LATENCY;
-        let asked = efa_attributes(DeviceCaps::all(), Inline::default(), level);
+        let attributes = efa_attributes(DeviceCaps::all(), Inline::default(), level);
         // SAFETY: the structure has no padding: 8 + 4 + 2 + 1 + 1 bytes.
-        let bytes: [u8; 16] = unsafe { std::mem::transmute(asked) };
+        let bytes: [u8; 16] = unsafe { std::mem::transmute(attributes) };
         // No extensions, an SRD queue pair, unsolicited writes, the service level, zero.
         assert_eq!(bytes, [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 1, 0, 8, 0]);
     }

@@ -32,11 +32,11 @@ pub(crate) unsafe fn text(pointer: *const c_char) -> Option<String> {
 
 /// # Errors
 /// `FI_ENODATA` if a value other than 0, which means any, is requested and not offered.
-fn one_of(what: &str, asked: u32, offered: &[u32]) -> Result<()> {
-    match asked == 0 || offered.contains(&asked) {
+fn one_of(what: &str, requested: u32, offered: &[u32]) -> Result<()> {
+    match requested == 0 || offered.contains(&requested) {
         true => Ok(()),
         false => Err(refuse(&format!(
-            "{what} {asked} is not supported, {offered:?} are"
+            "{what} {requested} is not supported, {offered:?} are"
         ))),
     }
 }
@@ -193,10 +193,10 @@ impl Hints {
     /// # Errors
     /// `FI_ENODATA` if a request exceeds every device of this provider.
     pub(crate) fn check(&self, version: u32, of: &EndpointType) -> Result<()> {
-        let subset = |what: &str, asked: u64, offered: u64| match asked & !offered {
+        let subset = |what: &str, requested: u64, offered: u64| match requested & !offered {
             0 => Ok(()),
             more => Err(refuse(&format!(
-                "{what}: {more:#x} of {asked:#x} are not supported, {offered:#x} are"
+                "{what}: {more:#x} of {requested:#x} are not supported, {offered:#x} are"
             ))),
         };
         subset("capabilities", self.caps, of.caps)?;

@@ -146,6 +146,8 @@ impl Limits {
                 max_ep_rx_ctx max_ep_stx_ctx max_ep_srx_ctx cntr_cnt mr_iov_limit auth_key_size
                 max_err_data mr_cnt;
         };
-        sizes.into_iter().find(|(_, asked, limit)| asked > limit)
+        sizes
+            .into_iter()
+            .find(|(_, requested, limit)| requested > limit)
     }
 }

@@ -108,7 +108,7 @@ impl NicHints {
         NicHints {
             texts: texts
                 // SAFETY: as above.
-                .filter_map(|(what, asked)| Some((what, unsafe { text(asked) }?)))
+                .filter_map(|(what, requested)| Some((what, unsafe { text(requested) }?)))
                 .collect(),
             mtu: link.mtu,
             speed: link.speed,
@@ -125,7 +125,7 @@ impl NicHints {
             return (!self.texts.is_empty()).then(|| "it has no description".to_owned());
         };
         let found = Texts::of(device, report);
-        let other = self.texts.iter().find_map(|(what, asked)| {
+        let other = self.texts.iter().find_map(|(what, requested)| {
             let found = match *what {
                 "name" => &found.name,
                 "device_id" => &found.part,
@@ -136,13 +136,17 @@ impl NicHints {
                 "address" => &found.address,
                 _ => NETWORK,
             };
-            let is_other = found.to_bytes() != asked.as_bytes();
-            is_other.then(|| format!("{what} `{asked}` is asked for, it is {found:?}"))
+            let is_other = found.to_bytes() != requested.as_bytes();
+            is_other.then(|| format!("{what} `{requested}` is asked for, it is {found:?}"))
         });
         let limits = [("mtu", self.mtu, found.mtu), ("speed", self.speed, 0)];
-        let more = limits.into_iter().find(|(_, asked, limit)| asked > limit);
+        let more = limits
+            .into_iter()
+            .find(|(_, requested, limit)| requested > limit);
         other.or_else(|| {
-            more.map(|(what, asked, limit)| format!("{what} {asked} is asked for, it is {limit}"))
+            more.map(|(what, requested, limit)| {
+                format!("{what} {requested} is asked for, it is {limit}")
+            })
         })
     }
 }

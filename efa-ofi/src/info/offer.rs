@@ -109,10 +109,10 @@ pub(crate) unsafe fn offer(
         }
         let report = device.report().ok();
         let limits = Limits::of(&device, report.as_ref(), of);
-        if let Some((what, asked, limit)) = limits.exceeded_by(&wanted) {
+        if let Some((what, requested, limit)) = limits.exceeded_by(&wanted) {
             log_info!(
                 Core,
-                "device {name}: {what} {asked} is asked for, {limit} is the limit"
+                "device {name}: {what} {requested} is asked for, {limit} is the limit"
             );
             continue;
         }
@@ -177,7 +177,7 @@ fn fill(
     }) else {
         return;
     };
-    let or = |asked: usize, default: usize| if asked == 0 { default } else { asked };
+    let or = |requested: usize, default: usize| if requested == 0 { default } else { requested };
     *ep = fi_ep_attr {
         type_: of.number,
         protocol: FI_PROTO_EFA,
@@ -213,7 +213,8 @@ fn fill(
         models if models.contains(&FI_PROGRESS_AUTO) => FI_PROGRESS_AUTO,
         _ => FI_PROGRESS_MANUAL,
     };
-    let or_default = |asked: u32, default: u32| if asked == 0 { default } else { asked };
+    let or_default =
+        |requested: u32, default: u32| if requested == 0 { default } else { requested };
     *domain = fi_domain_attr {
         name: allocate_text(&domain_name),
         domain: match hints.domain.domain.is_null() {

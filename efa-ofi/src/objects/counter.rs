@@ -31,7 +31,7 @@ pub(crate) struct Counter {
     wait_set: Option<Membership>,
     counts: Arc<Mutex<Counts>>,
     /// The last values that `fi_poll` and `fi_wait` reported, or that the application set.
-    told: Mutex<endpoint::Counter>,
+    reported: Mutex<endpoint::Counter>,
     pub(crate) domain: Ref<Domain>,
 }
 
@@ -115,7 +115,7 @@ impl Counter {
             wait_object,
             wait_set,
             counts: Arc::default(),
-            told: Mutex::default(),
+            reported: Mutex::default(),
             domain: Ref::new(domain),
         })
     }
@@ -179,7 +179,7 @@ impl Counter {
             let base = value.of(base);
             *base = base.wrapping_add(added);
         })?;
-        self.note_told().map(drop)
+        self.note_reported().map(drop)
     }
 
     fn set(&self, value: Value, wanted: u64) -> Result<()> {
@@ -188,18 +188,18 @@ impl Counter {
             let counted = value.of(&mut values).wrapping_sub(*base);
             *base = wanted.wrapping_sub(counted);
         })?;
-        self.note_told().map(drop)
+        self.note_reported().map(drop)
     }
 
-    fn told(&self) -> Result<MutexGuard<'_, endpoint::Counter>> {
-        self.told.lock().map_err(|_| Errno::EOTHER)
+    fn reported(&self) -> Result<MutexGuard<'_, endpoint::Counter>> {
+        self.reported.lock().map_err(|_| Errno::EOTHER)
     }
 
     /// Records that the application has read the values. Returns whether they have changed since
     /// the last call.
-    fn note_told(&self) -> Result<bool> {
+    fn note_reported(&self) -> Result<bool> {
         let values = self.values()?;
-        Ok(std::mem::replace(&mut *self.told()?, values) != values)
+        Ok(std::mem::replace(&mut *self.reported()?, values) != values)
     }
 
     /// Waits until the counter is at least `threshold`.
@@ -289,12 +289,12 @@ impl Waitable for Counter {
     }
 
     fn has_news(&self) -> Result<bool> {
-        self.note_told()
+        self.note_reported()
     }
 
     fn arm_for_news(&self) -> Result<()> {
-        let told = *self.told()?;
-        self.try_wait_for(Some(told))
+        let reported = *self.reported()?;
+        self.try_wait_for(Some(reported))
     }
 }
 

@@ -50,7 +50,7 @@ pub(crate) struct Operation {
     /// The members whose messages are waited for.
     awaited: Vec<usize>,
     /// The time of the last probes, or the start of the wait; and the number of probes.
-    asked: Instant,
+    probed_at: Instant,
     queries: u32,
     /// The number of this member.
     rank: usize,
@@ -127,7 +127,7 @@ impl Operation {
             action: operands.action,
             outstanding: 0,
             awaited: Vec::new(),
-            asked: Instant::now(),
+            probed_at: Instant::now(),
             queries: 0,
             rank: schedule.rank,
             is_known: false,
@@ -176,12 +176,12 @@ impl Operation {
                     if !self.is_query_due() {
                         return false;
                     }
-                    self.ask(engine, context);
+                    self.probe(engine, context);
                     continue;
                 }
                 Step::Wait => {
                     self.awaited.clear();
-                    (self.asked, self.queries) = (Instant::now(), 0);
+                    (self.probed_at, self.queries) = (Instant::now(), 0);
                     Ok(())
                 }
                 Step::Send { to, piece } => self.send(engine, to, piece, context),
@@ -256,24 +256,24 @@ impl Operation {
     /// The time until the next probe.
     fn until_question(&self) -> Duration {
         let patience = PATIENCE * (1 << self.queries.min(MOST_DOUBLINGS));
-        patience.saturating_sub(self.asked.elapsed())
+        patience.saturating_sub(self.probed_at.elapsed())
     }
 
     /// Probes the senders of the awaited messages. They do not answer: the device reports senders
     /// that have ended.
-    fn ask(&mut self, engine: &mut Endpoint<LentNic<HwDomain>>, context: u64) {
-        (self.asked, self.queries) = (Instant::now(), self.queries + 1);
+    fn probe(&mut self, engine: &mut Endpoint<LentNic<HwDomain>>, context: u64) {
+        (self.probed_at, self.queries) = (Instant::now(), self.queries + 1);
         for index in 0..self.awaited.len() {
             let peer = self.members[self.awaited[index]];
-            let asked = self.notify(engine, peer, &[], context | QUESTION);
-            if let Err(EndpointError::Unreachable { failure, .. }) = asked {
+            let sent = self.notify(engine, peer, &[], context | QUESTION);
+            if let Err(EndpointError::Unreachable { failure, .. }) = sent {
                 return self.fail(failure, Some(peer));
             }
         }
     }
 
     /// Notifies the other members that the operation has failed.
-    fn tell(&self, engine: &mut Endpoint<LentNic<HwDomain>>) {
+    fn notify_failure(&self, engine: &mut Endpoint<LentNic<HwDomain>>) {
         for (rank, peer) in self.members.iter().enumerate() {
             if rank != self.rank {
                 // A peer that the notice does not reach detects the failure by a probe.
@@ -376,7 +376,7 @@ impl DomainState {
         if operation.advance(engine, CONTEXT | key as u64) {
             let operation = self.collectives.remove(key);
             if operation.failure.is_some() && !operation.is_known {
-                operation.tell(engine);
+                operation.notify_failure(engine);
             }
             operation.end.report(self, operation.failure);
         }

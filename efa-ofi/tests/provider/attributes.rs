@@ -75,7 +75,7 @@ const CHOICES: &[(Attribute, &[u64])] = &{
 
 impl Attribute {
     /// The result for an application that requests a value of this attribute.
-    fn ask(&self, libfabric: &Libfabric, version: u32, value: u64) -> Result<u64, c_int> {
+    fn request(&self, libfabric: &Libfabric, version: u32, value: u64) -> Result<u64, c_int> {
         read(
             libfabric,
             libfabric.info_of(version, |hints| (self.set)(hints, value)),
@@ -107,11 +107,11 @@ fn sizes_are_granted_up_to_the_offer() {
             for version in versions() {
                 for attribute in SIZES {
                     let what = format!("{} for {version:#x}", attribute.name);
-                    let ask = |value| attribute.ask(libfabric, version, value);
-                    let offer = ask(0).expect("there is a device");
-                    assert_eq!(ask(offer), Ok(offer), "{what}");
+                    let request = |value| attribute.request(libfabric, version, value);
+                    let offer = request(0).expect("there is a device");
+                    assert_eq!(request(offer), Ok(offer), "{what}");
                     for less in [1, offer / 2].into_iter().filter(|less| *less <= offer) {
-                        let granted = ask(less).expect("less than there is");
+                        let granted = request(less).expect("less than there is");
                         assert!((less..=offer).contains(&granted), "{what}: {granted}");
                     }
                     let limit = match attribute.name {
@@ -121,7 +121,7 @@ fn sizes_are_granted_up_to_the_offer() {
                     };
                     for more in [offer.saturating_add(1), limit] {
                         if more > offer {
-                            assert_eq!(ask(more), Err(NO_DATA), "{what}: {more}");
+                            assert_eq!(request(more), Err(NO_DATA), "{what}: {more}");
                         }
                     }
                 }
@@ -151,7 +151,7 @@ fn each_offered_bit_is_granted_and_no_other() {
                             both.expect("there is a device")
                         }
                         _ => attribute
-                            .ask(libfabric, version, 0)
+                            .request(libfabric, version, 0)
                             .expect("there is a device"),
                     };
                     // Collective operations are offered on request only.
@@ -160,7 +160,7 @@ fn each_offered_bit_is_granted_and_no_other() {
                         _ => offer,
                     };
                     for bit in (0..64).map(|bit| 1_u64 << bit) {
-                        let granted = attribute.ask(libfabric, version, bit);
+                        let granted = attribute.request(libfabric, version, bit);
                         match offer & bit {
                             0 => assert_eq!(granted, Err(NO_DATA), "{what}: {bit:#x}"),
                             _ => assert!(granted.is_ok(), "{what}: {bit:#x}"),
@@ -178,7 +178,7 @@ fn choices_are_kept() {
         for version in versions() {
             for (attribute, values) in CHOICES {
                 for value in (1..12).chain(values.iter().copied()) {
-                    let granted = attribute.ask(libfabric, version, value);
+                    let granted = attribute.request(libfabric, version, value);
                     let what = format!("{} {value} for {version:#x}", attribute.name);
                     match values.contains(&value) {
                         true => assert_eq!(granted, Ok(value), "{what}"),
@@ -328,10 +328,10 @@ fn descriptions_choose_the_device() {
         unsafe {
             let nic = *(*info).nic;
             // Without operations it is the test's own, which libfabric does not close.
-            let ask = |change: &dyn Fn(&mut fi_device_attr, &mut fi_link_attr)| {
+            let request = |change: &dyn Fn(&mut fi_device_attr, &mut fi_link_attr)| {
                 let (mut device, mut link) = (*nic.device_attr, *nic.link_attr);
                 change(&mut device, &mut link);
-                let mut asked = fid_nic {
+                let mut nic = fid_nic {
                     device_attr: &mut device,
                     link_attr: &mut link,
                     ..fid_nic::default()
@@ -339,7 +339,7 @@ fn descriptions_choose_the_device() {
                 let mut answer = null_mut();
                 let hints = (libfabric.dupinfo)(null());
                 (*(*hints).fabric_attr).prov_name = libc::strdup(c"efa_rs".as_ptr());
-                (*hints).nic = &mut asked;
+                (*hints).nic = &mut nic;
                 let status =
                     (libfabric.getinfo)(1 << 16 | 17, null(), null(), 0, hints, &mut answer);
                 (*hints).nic = null_mut();
@@ -348,18 +348,18 @@ fn descriptions_choose_the_device() {
                 status
             };
             let other = c"other".as_ptr().cast_mut();
-            assert_eq!(ask(&|_, _| {}), 0);
-            assert_eq!(ask(&|device, _| *device = fi_device_attr::default()), 0);
-            assert_eq!(ask(&|device, _| device.name = other), NO_DATA);
-            assert_eq!(ask(&|device, _| device.device_id = other), NO_DATA);
-            assert_eq!(ask(&|device, _| device.device_version = other), NO_DATA);
-            assert_eq!(ask(&|device, _| device.vendor_id = other), NO_DATA);
-            assert_eq!(ask(&|device, _| device.driver = other), NO_DATA);
-            assert_eq!(ask(&|device, _| device.firmware = other), NO_DATA);
-            assert_eq!(ask(&|_, link| link.address = other), NO_DATA);
-            assert_eq!(ask(&|_, link| link.network_type = other), NO_DATA);
-            assert_eq!(ask(&|_, link| link.mtu += 1), NO_DATA);
-            assert_eq!(ask(&|_, link| link.speed = 1), NO_DATA);
+            assert_eq!(request(&|_, _| {}), 0);
+            assert_eq!(request(&|device, _| *device = fi_device_attr::default()), 0);
+            assert_eq!(request(&|device, _| device.name = other), NO_DATA);
+            assert_eq!(request(&|device, _| device.device_id = other), NO_DATA);
+            assert_eq!(request(&|device, _| device.device_version = other), NO_DATA);
+            assert_eq!(request(&|device, _| device.vendor_id = other), NO_DATA);
+            assert_eq!(request(&|device, _| device.driver = other), NO_DATA);
+            assert_eq!(request(&|device, _| device.firmware = other), NO_DATA);
+            assert_eq!(request(&|_, link| link.address = other), NO_DATA);
+            assert_eq!(request(&|_, link| link.network_type = other), NO_DATA);
+            assert_eq!(request(&|_, link| link.mtu += 1), NO_DATA);
+            assert_eq!(request(&|_, link| link.speed = 1), NO_DATA);
             (libfabric.freeinfo)(info);
         }
     });
@@ -385,7 +385,7 @@ fn stock_refuses_more_of_most_attributes_too() {
     let name = "attributes::stock_refuses_more_of_most_attributes_too";
     let permit = |command: &mut std::process::Command| _ = command.env("FI_PROVIDER", "efa_rs,efa");
     with_provider_and(name, permit, |libfabric| {
-        let ask = |provider: &std::ffi::CStr, attribute: &Attribute, value| {
+        let request = |provider: &std::ffi::CStr, attribute: &Attribute, value| {
             let info = libfabric.info(|hints| {
                 hints.caps = FI_RMA;
                 (attribute.set)(hints, value);
@@ -401,10 +401,10 @@ fn stock_refuses_more_of_most_attributes_too() {
         let mut differ = Vec::new();
         for attribute in SIZES {
             let [ours, stock] = [c"efa_rs", c"efa"].map(|provider| {
-                let offer = ask(provider, attribute, 0).expect("there is a device");
+                let offer = request(provider, attribute, 0).expect("there is a device");
                 match offer {
                     u64::MAX => None,
-                    offer => Some(ask(provider, attribute, offer + 1).is_err()),
+                    offer => Some(request(provider, attribute, offer + 1).is_err()),
                 }
             });
             if ours.is_some() && stock == Some(false) {

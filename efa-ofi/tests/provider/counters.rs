@@ -227,9 +227,9 @@ fn targets_count_what_the_device_tells() {
             .env("FI_EFA_ENABLE_SHM_TRANSFER", "0");
     };
     with_provider_and(name, permit, |libfabric| {
-        let told = [(Message, 1), (WriteWithData, 1), (Write, 0), (Read, 0)];
+        let counted = [(Message, 1), (WriteWithData, 1), (Write, 0), (Read, 0)];
         for provider in [c"efa_rs", c"efa"] {
-            check_counts(libfabric, provider, &told);
+            check_counts(libfabric, provider, &counted);
         }
         // Stock counts no atomics.
         check_counts(libfabric, c"efa_rs", &[(Add, 1), (FetchAdd, 1)]);

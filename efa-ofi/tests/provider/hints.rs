@@ -21,13 +21,13 @@ fn capabilities_without_direction_get_both() {
             (FI_TAGGED | FI_RMA | FI_READ, FI_SEND | FI_RECV | FI_READ),
             (FI_MSG | FI_ATOMIC | FI_RECV, FI_RECV | ACCESS),
         ];
-        for (asked, directions) in cases {
-            let info = libfabric.info(|hints| hints.caps = asked);
+        for (requested, directions) in cases {
+            let info = libfabric.info(|hints| hints.caps = requested);
             let info = info.expect("there is a device");
             // SAFETY: the info is valid, with all attributes, until it is freed.
             unsafe {
                 let granted = (*info).caps & (FI_SEND | FI_RECV | ACCESS);
-                assert_eq!(granted, directions, "{asked:#x}");
+                assert_eq!(granted, directions, "{requested:#x}");
                 let (tx, rx) = ((*(*info).tx_attr).caps, (*(*info).rx_attr).caps);
                 let sends = FI_SEND | FI_READ | FI_WRITE;
                 assert_eq!(tx & (FI_SEND | FI_RECV | ACCESS), directions & sends);
@@ -177,7 +177,7 @@ fn traffic_classes_are_wishes() {
     with_provider("hints::traffic_classes_are_wishes", |libfabric| {
         let (low, best, none) = (FI_TC_LOW_LATENCY, FI_TC_BEST_EFFORT, FI_TC_UNSPEC);
         // The same results as from stock 2.7, which distinguishes two of them.
-        for (asked, granted) in [
+        for (requested, granted) in [
             (none, none),
             (best, best),
             (low, low),
@@ -185,7 +185,7 @@ fn traffic_classes_are_wishes() {
             (FI_TC_DSCP | 46, none),
             (u32::MAX, none),
         ] {
-            for (domain, sends) in [(asked, none), (none, asked)] {
+            for (domain, sends) in [(requested, none), (none, requested)] {
                 let info = libfabric.info(|hints| {
                     // SAFETY: hints have all attributes.
                     unsafe {
@@ -201,7 +201,7 @@ fn traffic_classes_are_wishes() {
                     found
                 };
                 let of = |class| if class == none { none } else { granted };
-                assert_eq!(found, (of(domain), of(sends)), "{asked:#x}");
+                assert_eq!(found, (of(domain), of(sends)), "{requested:#x}");
             }
         }
     });
@@ -216,11 +216,11 @@ fn an_info_names_what_was_opened_first() {
             (libfabric.freeinfo)(info);
             found
         };
-        let ask = || opened(libfabric.info(|_| {}).expect("there is a device"));
-        assert_eq!(ask(), (null_mut(), null_mut()));
+        let open = || opened(libfabric.info(|_| {}).expect("there is a device"));
+        assert_eq!(open(), (null_mut(), null_mut()));
         let first = Side::open(libfabric, &Options::default());
         let second = Side::open(libfabric, &Options::default());
-        assert_eq!(ask(), (first.fabric, first.domain));
+        assert_eq!(open(), (first.fabric, first.domain));
         // Hints may name any of those that are open, and nothing else.
         let with = |fabric, domain| {
             libfabric.info(|hints| {
@@ -237,10 +237,10 @@ fn an_info_names_what_was_opened_first() {
         assert_eq!(with(null_mut(), second.fabric.cast()), Err(-libc::ENODATA));
         let (fabric, domain) = (first.fabric, first.domain);
         first.close(libfabric);
-        assert_eq!(ask(), (second.fabric, second.domain));
+        assert_eq!(open(), (second.fabric, second.domain));
         assert_eq!(with(fabric, null_mut()), Err(-libc::ENODATA), "closed");
         assert_eq!(with(null_mut(), domain), Err(-libc::ENODATA), "closed");
         second.close(libfabric);
-        assert_eq!(ask(), (null_mut(), null_mut()));
+        assert_eq!(open(), (null_mut(), null_mut()));
     });
 }

@@ -186,7 +186,7 @@ fn rma_works_as_without_zero_copy() {
 fn only_what_promises_enough_receives_into_its_buffers() {
     let name = "zero_copy::only_what_promises_enough_receives_into_its_buffers";
     with_provider(name, |libfabric| {
-        let asks = |caps| Options {
+        let with = |caps| Options {
             caps: OPTIONS.caps | caps,
             ..OPTIONS
         };
@@ -200,10 +200,10 @@ fn only_what_promises_enough_receives_into_its_buffers() {
         };
         for (what, options, max_message, expected) in [
             ("everything", OPTIONS, MTU, true),
-            ("tags", asks(FI_TAGGED), MTU, false),
-            ("atomics", asks(FI_ATOMIC), MTU, false),
-            ("directed receives", asks(FI_DIRECTED_RECV), MTU, false),
-            ("buffers for many", asks(FI_MULTI_RECV), MTU, false),
+            ("tags", with(FI_TAGGED), MTU, false),
+            ("atomics", with(FI_ATOMIC), MTU, false),
+            ("directed receives", with(FI_DIRECTED_RECV), MTU, false),
+            ("buffers for many", with(FI_MULTI_RECV), MTU, false),
             ("order", ordered, MTU, false),
             ("no registrations", unregistered, MTU, false),
             ("long messages", OPTIONS, MTU + 1, false),

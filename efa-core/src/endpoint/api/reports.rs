@@ -291,11 +291,14 @@ mod tests {
         let sends = reports.statistics.sends;
         assert_eq!((sends.successes, sends.errors), (2, 1));
         assert!(!reports.has_room());
-        let told = reports.next_completion().unwrap().unwrap();
+        let completion = reports.next_completion().unwrap().unwrap();
         assert!(reports.has_room());
-        assert_eq!((told.context, told.length), (7, 5));
-        let told = reports.next_completion().unwrap().unwrap_err();
-        assert_eq!((told.failure, told.source), (failure, Some(peer)));
+        assert_eq!((completion.context, completion.length), (7, 5));
+        let completion = reports.next_completion().unwrap().unwrap_err();
+        assert_eq!(
+            (completion.failure, completion.source),
+            (failure, Some(peer))
+        );
         assert_eq!(reports.next_completion(), None);
     }
 }

@@ -316,6 +316,6 @@ fn a_failed_deregistration_is_an_event() {
     channel.posting.nic_mut().carrier.refuse_deregister = Some(BROKEN);
     channel.deregister_own(own_regions);
     let events = events(&mut channel);
-    let is_told = |event: &Event| matches!(event, Event::DeregistrationFailed(_));
-    assert_eq!(events.iter().filter(|event| is_told(event)).count(), 2);
+    let is_reported = |event: &Event| matches!(event, Event::DeregistrationFailed(_));
+    assert_eq!(events.iter().filter(|event| is_reported(event)).count(), 2);
 }

@@ -15,7 +15,7 @@ pub(crate) struct ReadPlan {
     /// The number of reads that the device has.
     outstanding: u32,
     /// Whether the peer expects an EOR.
-    pub(super) tells_peer: bool,
+    pub(super) notifies_peer: bool,
     /// Registrations of the target.
     pub(super) own_regions: OwnRegions,
 }
@@ -26,7 +26,7 @@ impl ReadPlan {
         remote: RmaIovs,
         next: u64,
         end: u64,
-        tells_peer: bool,
+        notifies_peer: bool,
         own_regions: OwnRegions,
     ) -> Self {
         ReadPlan {
@@ -34,7 +34,7 @@ impl ReadPlan {
             next,
             end,
             outstanding: 0,
-            tells_peer,
+            notifies_peer,
             own_regions,
         }
     }

@@ -229,7 +229,7 @@ impl Transfer {
     /// The effects of the end of the transfer.
     pub(super) fn end(self) -> EndedTransfer {
         let is_delivered = self.progress.is_complete() && self.failure.is_none();
-        let tells_peer = self.plan.as_ref().is_some_and(|plan| plan.tells_peer);
+        let notifies_peer = self.plan.as_ref().is_some_and(|plan| plan.notifies_peer);
         let message = self.message();
         let wants_receipt = self.wants_receipt;
         EndedTransfer {
@@ -239,10 +239,10 @@ impl Transfer {
             capacity: self.target.length(),
             failure: self.failure,
             own_regions: self.plan.and_then(|plan| plan.own_regions),
-            eor: (is_delivered && tells_peer).then_some(self.send_id),
+            eor: (is_delivered && notifies_peer).then_some(self.send_id),
             receipt: (is_delivered && wants_receipt).then_some((self.send_id, self.msg_id)),
             abandoned: message
-                .filter(|_| !is_delivered && tells_peer && !self.peer_aborted)
+                .filter(|_| !is_delivered && notifies_peer && !self.peer_aborted)
                 .map(|msg_id| (msg_id, self.send_id)),
         }
     }
@@ -360,7 +360,7 @@ impl Transfer {
         &mut self,
         remote: RmaIovs,
         next: u64,
-        tells_peer: bool,
+        notifies_peer: bool,
         target: Registered,
     ) {
         let Registered {
@@ -369,7 +369,7 @@ impl Transfer {
         } = target;
         self.target = pieces;
         let end = self.progress.plan_reads(next, self.target.length());
-        self.plan = Some(ReadPlan::new(remote, next, end, tells_peer, own_regions));
+        self.plan = Some(ReadPlan::new(remote, next, end, notifies_peer, own_regions));
     }
 
     /// The next read, of at most `limit` bytes. `Ok(None)` if there is nothing to post.

@@ -18,14 +18,14 @@ impl<N: Nic> ReceiveSide<'_, N> {
         id: InboundId,
         remote: RmaIovs,
         next: u64,
-        tells_peer: bool,
+        notifies_peer: bool,
     ) -> Result<(), NicError> {
         let Some(transfer) = self.receiving.transfers.get_mut(id) else {
             return Ok(());
         };
         let target = transfer.target().clone();
         let target = self.channel.register_pieces(target, Access::LOCAL_WRITE)?;
-        transfer.plan_reads(remote, next, tells_peer, target);
+        transfer.plan_reads(remote, next, notifies_peer, target);
         self.queue_inbound(id);
         Ok(())
     }

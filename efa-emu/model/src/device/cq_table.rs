@@ -330,8 +330,8 @@ impl CompletionQueue {
     fn read_doorbell(&mut self) -> CqDoorbell {
         let doorbell = CqDoorbell::from_bits(self.ring.doorbell().read());
         let is_new = self.served != Some(doorbell.sequence);
-        let asks_for_more = self.armed && self.solicited_only && !doorbell.solicited_only;
-        if doorbell.arm && (is_new || asks_for_more) {
+        let wants_more = self.armed && self.solicited_only && !doorbell.solicited_only;
+        if doorbell.arm && (is_new || wants_more) {
             self.served = Some(doorbell.sequence);
             // A request for solicited entries does not weaken an earlier one for all entries.
             self.solicited_only = doorbell.solicited_only && (!self.armed || self.solicited_only);

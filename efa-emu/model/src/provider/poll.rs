@@ -218,7 +218,7 @@ impl CompletionQueue {
             };
             let wr_id = match retire(&entry, owner) {
                 Retired::WorkRequest(wr_id) => Some(wr_id),
-                retired => self.told_of_other(entry, retired),
+                retired => self.other_wr_id(entry, retired),
             };
             if let Some(wr_id) = wr_id {
                 return Some(Completion { wr_id, entry });
@@ -230,7 +230,7 @@ impl CompletionQueue {
     /// id; `None` if it is not reported. The entry is passed by value, so that on the hot path it
     /// stays in registers.
     #[cold]
-    fn told_of_other(&mut self, entry: CompletionEntry, retired: Retired) -> Option<u64> {
+    fn other_wr_id(&mut self, entry: CompletionEntry, retired: Retired) -> Option<u64> {
         match retired {
             Retired::WorkRequest(wr_id) => Some(wr_id),
             Retired::Own => Some(entry.long_request_id()),

@@ -584,11 +584,11 @@ mod tests {
                 ring.write(counter, &entry);
                 counter += 1;
             }
-            let mut told = Vec::new();
+            let mut reported = Vec::new();
             while let Some(completion) = completions.next(&mut owner) {
-                told.push(completion.wr_id);
+                reported.push(completion.wr_id);
             }
-            assert_eq!(told, [10 * lap + 2, 10 * lap + 4]);
+            assert_eq!(reported, [10 * lap + 2, 10 * lap + 4]);
             assert_eq!(owner.0.outstanding(), 0);
         }
     }

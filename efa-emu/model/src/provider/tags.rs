@@ -111,7 +111,7 @@ pub struct TagMatcher<M> {
     /// Number of unexpected messages that were handled here.
     handled: u32,
     /// The value of `handled` that was last reported to the device.
-    told: u32,
+    reported: u32,
 }
 
 impl<M> TagMatcher<M> {
@@ -126,7 +126,7 @@ impl<M> TagMatcher<M> {
             prefix,
             unexpected: VecDeque::new(),
             handled: 0,
-            told: 0,
+            reported: 0,
         }
     }
 
@@ -256,7 +256,7 @@ impl<M> TagMatcher<M> {
     /// # Errors
     /// Those of the device.
     pub fn settle(&mut self, device: &mut impl TagListDevice) -> Result<(), Error> {
-        if self.told == self.handled || self.prefix == 0 {
+        if self.reported == self.handled || self.prefix == 0 {
             return Ok(());
         }
         device.request(&TagRequest {
@@ -265,7 +265,7 @@ impl<M> TagMatcher<M> {
             handled: Some(self.handled),
             operation: TagRequestOperation::Sync,
         })?;
-        self.told = self.handled;
+        self.reported = self.handled;
         Ok(())
     }
 

@@ -123,15 +123,15 @@ fn refusals_end_both_sides_as_they_should() {
         (add, unknown, rd, access),
         (add, odd(&net), inv, invalid),
     ];
-    for (ask, remote, status, event) in cases {
+    for (operation, remote, status, event) in cases {
         net = connect(|_| {}, CALM);
         net.hosts[1].receive(B, 9, 0, 8);
         let before = net.hosts[1].memory.clone();
         let list = net.hosts[0].list(0, 8);
-        net.post(0, A, request(1, ask(remote), list));
+        net.post(0, A, request(1, operation(remote), list));
         net.settle();
         let (_, found, _) = net.hosts[0].completions()[0];
-        assert_eq!(found, status, "{:?}", ask(remote));
+        assert_eq!(found, status, "{:?}", operation(remote));
         let flushed = [(9, WcStatus::Flushed as u8, RECV)];
         assert_eq!(net.hosts[1].completions(), flushed);
         assert_eq!(net.hosts[1].events(), [event]);

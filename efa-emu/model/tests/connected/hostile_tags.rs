@@ -479,7 +479,7 @@ fn flag_names(flags: u8) -> &'static str {
 }
 
 fn message_row(case: &BadMessage) -> String {
-    let tell = |(id, status, operation, flags): &Reported| {
+    let describe = |(id, status, operation, flags): &Reported| {
         let place = match *id {
             BUFFER => "",
             _ if *operation == TAGGED => " in a plain receive",
@@ -492,7 +492,7 @@ fn message_row(case: &BadMessage) -> String {
         let name = operation_name(*operation);
         format!("{name}{}{place}{status}", flag_names(*flags))
     };
-    let reported: Vec<String> = case.reported.iter().map(tell).collect();
+    let reported: Vec<String> = case.reported.iter().map(describe).collect();
     let ends = match case.is_fatal {
         true => " the connection ends |",
         false => " |",

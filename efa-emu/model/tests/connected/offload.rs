@@ -104,8 +104,8 @@ fn check(outcome: &Outcome) {
 
 /// `make sim` sets 10,000.
 fn cases() -> u32 {
-    let asked = std::env::var("EFA_SEEDS").ok();
-    asked.and_then(|count| count.parse().ok()).unwrap_or(200)
+    let count = std::env::var("EFA_SEEDS").ok();
+    count.and_then(|count| count.parse().ok()).unwrap_or(200)
 }
 
 proptest! {

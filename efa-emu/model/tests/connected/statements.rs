@@ -174,7 +174,7 @@ fn messages_that_break_off_do_not_count() {
         (|device| change_state(device, QpState::Reset), &[]),
         (|device| device.destroy_qp(Qpn(11)).unwrap(), &[]),
     ];
-    for (end, told) in ends {
+    for (end, reported) in ends {
         let mut receiver = Receiver::new(CALM);
         let message = eager(5, &[7; 600]);
         receiver.net.hosts[1].memory[..message.len()].copy_from_slice(&message);
@@ -189,7 +189,7 @@ fn messages_that_break_off_do_not_count() {
         let added = [(1, ADDED, SYNC_REQUESTED, 0)];
         assert_eq!(receiver.completions(), added, "it has begun to arrive");
         end(&mut receiver.net.hosts[0].device);
-        assert_eq!(receiver.net.hosts[0].completions(), told);
+        assert_eq!(receiver.net.hosts[0].completions(), reported);
         receiver.add(2, 7, 64);
         assert_eq!(
             receiver.completions(),

@@ -82,7 +82,7 @@ pub struct Function {
     late: LateCompletions,
     /// Number of registers read since the bus reset, or since a queue was started.
     reads: u32,
-    tell: NoticeSink,
+    notices: NoticeSink,
 }
 
 impl Function {
@@ -121,7 +121,7 @@ impl Function {
             commands: 0,
             late: LateCompletions::default(),
             reads: 0,
-            tell: Box::new(|_| ()),
+            notices: Box::new(|_| ()),
             open,
             profile,
             memory,
@@ -130,8 +130,8 @@ impl Function {
     }
 
     /// Sets the function that prints notices about problems outside of the device.
-    pub fn on_notice(&mut self, tell: impl Fn(&str) + Send + 'static) {
-        self.tell = Box::new(tell);
+    pub fn on_notice(&mut self, notices: impl Fn(&str) + Send + 'static) {
+        self.notices = Box::new(notices);
     }
 
     /// The memory of the guest.
@@ -325,7 +325,7 @@ impl Function {
     fn answer_read(&mut self, request: u32) {
         self.reads = self.reads.saturating_add(1);
         if self.reads == READS {
-            (self.tell)(UNSEEN);
+            (self.notices)(UNSEEN);
         }
         let offset = (request >> 16) as u16;
         // An undefined register reads as the driver's error value.
@@ -468,7 +468,7 @@ impl Drop for Function {
 
 fn opened(open: &mut Opener, notifier: &Arc<Notifier>) -> Result<Engine, FabricError> {
     let engine = open()?;
-    let told = Arc::clone(notifier);
-    engine.set_event_handler(Some(Box::new(move |event| told.tell(event))))?;
+    let notified = Arc::clone(notifier);
+    engine.set_event_handler(Some(Box::new(move |event| notified.notify(event))))?;
     Ok(engine)
 }

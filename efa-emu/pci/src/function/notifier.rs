@@ -309,7 +309,7 @@ impl Notifier {
     }
 
     /// Reports an event of the device.
-    pub(super) fn tell(&self, event: DeviceEvent) {
+    pub(super) fn notify(&self, event: DeviceEvent) {
         let mut state = self.lock();
         match event {
             DeviceEvent::Completion(cq) => self.write_completion(&mut state, cq.0),
@@ -420,10 +420,10 @@ mod tests {
         guest.notifier.attach(5, eqn);
         guest.notifier.arm(eqn);
         assert_eq!(guest.interrupts(), 0);
-        guest.notifier.tell(COMPLETION);
+        guest.notifier.notify(COMPLETION);
         assert_eq!(guest.interrupts(), 1);
         assert_eq!(guest.bytes(4096), [1u8, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0]);
-        guest.notifier.tell(COMPLETION);
+        guest.notifier.notify(COMPLETION);
         assert_eq!(guest.interrupts(), 0);
         assert_eq!(guest.bytes(4112), [1u8, 0, 0, 0, 0, 0, 0, 0, 5, 0, 0, 0]);
         // The second entry was written before the guest had read all entries and armed the queue
@@ -432,7 +432,7 @@ mod tests {
         assert_eq!(guest.interrupts(), 1);
         guest.notifier.arm(eqn);
         assert_eq!(guest.interrupts(), 0);
-        guest.notifier.tell(COMPLETION);
+        guest.notifier.notify(COMPLETION);
         assert_eq!(guest.interrupts(), 1);
         assert_eq!(guest.bytes(4096), [0u8], "the phase of the second lap");
     }
@@ -448,7 +448,7 @@ mod tests {
             guest.interrupts()
         };
         assert_eq!(repeated(), 0);
-        guest.notifier.tell(COMPLETION);
+        guest.notifier.notify(COMPLETION);
         assert_eq!(guest.interrupts(), 1);
         assert_eq!([repeated(), repeated()], [1, 1], "until the queue is armed");
         guest.notifier.arm(eqn);
@@ -467,10 +467,10 @@ mod tests {
         let guest = Guest::new();
         let eqn = guest.create();
         guest.notifier.arm(eqn);
-        guest.notifier.tell(COMPLETION);
+        guest.notifier.notify(COMPLETION);
         guest.notifier.attach(5, eqn);
         guest.notifier.detach(5);
-        guest.notifier.tell(COMPLETION);
+        guest.notifier.notify(COMPLETION);
         assert_eq!((guest.interrupts(), guest.bytes(4096)), (0, [0u8; 16]));
     }
 

@@ -131,10 +131,10 @@ impl<'a> Session<'a> {
         Ok(Answer::of(&unmap))
     }
 
-    fn region_info(&mut self, asked: RegionInfo) -> Result<Answer<'_>, i32> {
+    fn region_info(&mut self, request: RegionInfo) -> Result<Answer<'_>, i32> {
         const READ_WRITE: u32 = 0b11;
         const MAPPABLE: u32 = 0b100;
-        let number = asked.region.get();
+        let number = request.region.get();
         if number >= region::COUNT {
             return Err(libc::EINVAL);
         }
@@ -232,8 +232,8 @@ fn check_access(access: &RegionAccess) -> Result<usize, i32> {
     is_inside.then_some(count as usize).ok_or(libc::EINVAL)
 }
 
-fn version<'a>(asked: Version) -> Result<Answer<'a>, i32> {
-    if asked.major.get() != 0 {
+fn version<'a>(request: Version) -> Result<Answer<'a>, i32> {
+    if request.major.get() != 0 {
         return Err(libc::EINVAL);
     }
     let mut answer = Answer::of(&Version {
@@ -244,9 +244,9 @@ fn version<'a>(asked: Version) -> Result<Answer<'a>, i32> {
     Ok(answer)
 }
 
-fn irq_info<'a>(asked: IrqInfo) -> Result<Answer<'a>, i32> {
+fn irq_info<'a>(request: IrqInfo) -> Result<Answer<'a>, i32> {
     const EVENTFDS: u32 = 1;
-    let (flags, count) = match asked.kind.get() {
+    let (flags, count) = match request.kind.get() {
         irq::MSIX => (EVENTFDS, MSIX_VECTORS.into()),
         // QEMU reports an error if a device has zero of these.
         irq::ERROR => return Err(libc::EINVAL),
@@ -256,7 +256,7 @@ fn irq_info<'a>(asked: IrqInfo) -> Result<Answer<'a>, i32> {
     Ok(Answer::of(&IrqInfo {
         argument_size: (size_of::<IrqInfo>() as u32).into(),
         flags: flags.into(),
-        kind: asked.kind,
+        kind: request.kind,
         count: u32::into(count),
     }))
 }

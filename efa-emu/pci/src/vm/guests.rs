@@ -63,19 +63,19 @@ pub(crate) fn run(arguments: &VmArguments) -> Result<ExitCode, Failure> {
         guests: commands.len(),
         run_options,
     };
-    let (tell, told) = channel();
+    let (sender, states) = channel();
     let mut children = Vec::new();
     let mut first_failure = None;
     // The next guest boots after the previous one runs, because its command may need that one's.
     while children.len() < commands.len() && first_failure.is_none() {
         let guest = children.len() + 1;
         complain(PROGRAM, &format!("vm{guest} boots"));
-        children.push(start(&site, guest, &tell)?);
-        first_failure = until_it_runs(&site, &told, guest);
+        children.push(start(&site, guest, &sender)?);
+        first_failure = until_it_runs(&site, &states, guest);
     }
-    drop(tell);
+    drop(sender);
     while first_failure.is_none()
-        && let Ok(news) = told.recv()
+        && let Ok(news) = states.recv()
     {
         first_failure = failure(&site, &news);
     }
@@ -112,11 +112,11 @@ fn divide(words: &[String]) -> Result<Vec<Vec<String>>, Failure> {
 fn start(
     site: &GuestConfig<'_>,
     guest: usize,
-    tell: &Sender<GuestState>,
+    sender: &Sender<GuestState>,
 ) -> Result<Child, Failure> {
     let mut child = site.start(guest)?;
     let (mut input, output) = (child.stdin.take(), child.stdout.take());
-    let tell = tell.clone();
+    let sender = sender.clone();
     let prefix = match site.guests {
         1 => String::new(),
         _ => format!("vm{guest}: "),
@@ -134,7 +134,7 @@ fn start(
                 boots += 1;
                 let _ = writeln!(input, "{boots}");
             } else if line == RUNS {
-                let _ = tell.send(GuestState::Runs(guest));
+                let _ = sender.send(GuestState::Runs(guest));
             } else if let Some(exit) = line.strip_prefix(EXIT) {
                 status = exit.parse().ok();
             } else {
@@ -146,7 +146,7 @@ fn start(
                 }
             }
         }
-        let _ = tell.send(GuestState::Ended(guest, status));
+        let _ = sender.send(GuestState::Ended(guest, status));
     });
     Ok(child)
 }
@@ -158,8 +158,12 @@ fn show(prefix: &str, line: &str) {
 
 /// Waits until the command of a guest runs. Returns the status of any command that has failed
 /// meanwhile.
-fn until_it_runs(site: &GuestConfig<'_>, told: &Receiver<GuestState>, guest: usize) -> Option<u8> {
-    while let Ok(news) = told.recv() {
+fn until_it_runs(
+    site: &GuestConfig<'_>,
+    states: &Receiver<GuestState>,
+    guest: usize,
+) -> Option<u8> {
+    while let Ok(news) = states.recv() {
         let failure = failure(site, &news);
         if failure.is_some() || matches!(news, GuestState::Runs(runs) if runs == guest) {
             return failure;

@@ -149,7 +149,7 @@ impl Guest {
             minor: 0.into(),
         };
         guest
-            .ask(Command::Version, &[version.as_bytes(), b"{}\0"], &[])
+            .request(Command::Version, &[version.as_bytes(), b"{}\0"], &[])
             .unwrap();
         guest.map(MEMORY, LENGTH, 0).unwrap();
         let (info, file) = guest.region(Bars::SendQueues as u32);
@@ -159,7 +159,7 @@ impl Guest {
     }
 
     /// Sends a command, and returns the reply's data or its errno.
-    pub(crate) fn ask(
+    pub(crate) fn request(
         &mut self,
         command: Command,
         body: &[&[u8]],
@@ -202,7 +202,7 @@ impl Guest {
             length: length.into(),
         };
         let file = self.file.try_clone().unwrap();
-        self.ask(Command::DmaMap, &[map.as_bytes()], &[file.as_fd()])
+        self.request(Command::DmaMap, &[map.as_bytes()], &[file.as_fd()])
             .map(drop)
     }
 
@@ -214,16 +214,16 @@ impl Guest {
             address: address.into(),
             length: length.into(),
         };
-        self.ask(Command::DmaUnmap, &[unmap.as_bytes()], &[])
+        self.request(Command::DmaUnmap, &[unmap.as_bytes()], &[])
             .unwrap();
     }
 
     /// The device's information about a region.
     pub(crate) fn region(&mut self, region: u32) -> (RegionInfo, Option<OwnedFd>) {
-        let mut asked = RegionInfo::read_from_bytes(&[0; 32]).unwrap();
-        asked.region = region.into();
+        let mut requested = RegionInfo::read_from_bytes(&[0; 32]).unwrap();
+        requested.region = region.into();
         let (body, files) = self
-            .ask(Command::RegionInfo, &[asked.as_bytes()], &[])
+            .request(Command::RegionInfo, &[requested.as_bytes()], &[])
             .unwrap();
         let info = RegionInfo::read_from_bytes(&body).unwrap();
         (info, files.into_iter().next())
@@ -241,7 +241,7 @@ impl Guest {
             region: region.into(),
             count: (bytes.len() as u32).into(),
         };
-        self.ask(Command::RegionWrite, &[access.as_bytes(), bytes], &[])
+        self.request(Command::RegionWrite, &[access.as_bytes(), bytes], &[])
             .map(drop)
     }
 
@@ -257,7 +257,7 @@ impl Guest {
             region: region.into(),
             count: count.into(),
         };
-        let (body, _) = self.ask(Command::RegionRead, &[access.as_bytes()], &[])?;
+        let (body, _) = self.request(Command::RegionRead, &[access.as_bytes()], &[])?;
         Ok(body[size_of::<RegionAccess>()..].to_vec())
     }
 
@@ -277,7 +277,7 @@ impl Guest {
             start: vector.into(),
             count: 1.into(),
         };
-        self.ask(Command::SetIrqs, &[set.as_bytes()], &[eventfd.as_fd()])
+        self.request(Command::SetIrqs, &[set.as_bytes()], &[eventfd.as_fd()])
             .unwrap();
         self.vectors.insert(vector, eventfd);
     }
@@ -291,10 +291,11 @@ impl Guest {
             start: 0.into(),
             count: 0.into(),
         };
-        self.ask(Command::SetIrqs, &[set.as_bytes()], &[]).unwrap();
+        self.request(Command::SetIrqs, &[set.as_bytes()], &[])
+            .unwrap();
         self.vectors.clear();
         self.unmap(MEMORY, LENGTH);
-        self.ask(Command::Reset, &[], &[]).unwrap();
+        self.request(Command::Reset, &[], &[]).unwrap();
         self.map(MEMORY, LENGTH, 0).unwrap();
     }
 

@@ -216,7 +216,7 @@ fn refused_messages_do_not_spoil_the_next() {
         Command::RegionWrite,
     ] {
         for length in [0, 1, 15, 19, 3000] {
-            let _ = guest.ask(command, &[&long[..length]], &[]);
+            let _ = guest.request(command, &[&long[..length]], &[]);
         }
     }
     assert_eq!(
@@ -279,7 +279,7 @@ fn accesses_outside_of_regions_are_refused() {
         count: 8.into(),
     };
     let body = [access.as_bytes(), &[0; 4][..]];
-    let written = guest.ask(Command::RegionWrite, &body, &[]).unwrap_err();
+    let written = guest.request(Command::RegionWrite, &body, &[]).unwrap_err();
     assert_eq!(written, libc::EINVAL as u32);
 }
 
@@ -296,7 +296,7 @@ fn vectors_that_there_are_not_are_refused() {
             count: count.into(),
         };
         guest
-            .ask(Command::SetIrqs, &[set.as_bytes()], &[])
+            .request(Command::SetIrqs, &[set.as_bytes()], &[])
             .map(drop)
     };
     assert_eq!(set(irq::MSIX, 0, 32), Ok(()));
@@ -326,7 +326,7 @@ fn files_that_cannot_be_mapped_are_refused() {
         };
         assert!(
             guest
-                .ask(Command::DmaMap, &[map.as_bytes()], &[file])
+                .request(Command::DmaMap, &[map.as_bytes()], &[file])
                 .is_err()
         );
     }

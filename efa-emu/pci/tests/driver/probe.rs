@@ -50,7 +50,9 @@ fn a_generation_that_no_driver_knows_is_refused() {
 fn the_function_has_regions_and_vectors() {
     let root = tempfile::tempdir().unwrap();
     let mut guest = Guest::new(root.path(), "vm", &Profile::default());
-    let (body, _) = guest.ask(Command::DeviceInfo, &[&[0; 16]], &[]).unwrap();
+    let (body, _) = guest
+        .request(Command::DeviceInfo, &[&[0; 16]], &[])
+        .unwrap();
     let info = DeviceInfo::read_from_bytes(&body).unwrap();
     assert_eq!(
         (info.flags.get(), info.regions.get(), info.irqs.get()),
@@ -61,9 +63,9 @@ fn the_function_has_regions_and_vectors() {
     let mappable = [0, 2, 4, 7].map(|region| guest.region(region).1.is_some());
     assert_eq!(mappable, [false, true, false, false]);
     for (kind, count) in [(0, 0), (1, 0), (irq::MSIX, 32), (4, 0)] {
-        let mut asked = [0; 16];
-        asked[8] = kind as u8;
-        let (body, _) = guest.ask(Command::IrqInfo, &[&asked], &[]).unwrap();
+        let mut requested = [0; 16];
+        requested[8] = kind as u8;
+        let (body, _) = guest.request(Command::IrqInfo, &[&requested], &[]).unwrap();
         assert_eq!(body[12], count, "{kind}");
     }
 }
@@ -109,7 +111,7 @@ fn a_reset_takes_everything_back() {
     let handle = endpoint.made.handle.get();
     for by_bus in [false, true] {
         match by_bus {
-            true => drop(driver.ask(Command::Reset, &[], &[]).unwrap()),
+            true => drop(driver.request(Command::Reset, &[], &[]).unwrap()),
             false => driver.reset(),
         }
         driver.start();
@@ -139,7 +141,7 @@ fn a_restored_device_works_after_a_reset() {
         assert_eq!(driver.status() & FAILED, FAILED, "nothing to open");
         fabric.act(Action::Restore(host())).unwrap();
         assert_eq!(driver.status() & FAILED, FAILED, "nobody has reset it");
-        driver.ask(Command::Reset, &[], &[]).unwrap();
+        driver.request(Command::Reset, &[], &[]).unwrap();
         assert_eq!(driver.status() & FAILED, 0);
         driver.start();
         assert_eq!(driver.gid(), gid);
@@ -171,8 +173,8 @@ fn a_failure_that_a_reset_meets_is_over() {
 fn a_driver_that_sees_nothing_is_noted_once() {
     let root = tempfile::tempdir().unwrap();
     let mut function = super::guest::function(root.path(), "vm", &Profile::default());
-    let (tell, told) = std::sync::mpsc::channel();
-    function.on_notice(move |text| tell.send(text.to_owned()).unwrap());
+    let (sender, notices) = std::sync::mpsc::channel();
+    function.on_notice(move |text| sender.send(text.to_owned()).unwrap());
     let (client, socket) = std::os::unix::net::UnixStream::pair().unwrap();
     std::thread::spawn(move || efa_pci::vfio::serve_connection(&mut function, socket));
     let mut guest = Guest::over(client);
@@ -187,7 +189,7 @@ fn a_driver_that_sees_nothing_is_noted_once() {
     for _ in 0..30 {
         driver.set(Register::ReadRequest, look);
     }
-    let notice = told.recv().unwrap();
+    let notice = notices.recv().unwrap();
     assert!(
         notice.contains("share=on") && notice.contains("x-no-posted-writes"),
         "{notice}"
@@ -201,7 +203,7 @@ fn a_driver_that_sees_nothing_is_noted_once() {
         driver.start();
     }
     drop(driver);
-    assert!(told.recv().is_err(), "nothing more is said");
+    assert!(notices.recv().is_err(), "nothing more is said");
 }
 
 #[test]

@@ -349,7 +349,7 @@ impl Interruption {
         match self {
             // The driver's start begins with a reset.
             Interruption::Rebind => {}
-            Interruption::BusReset => drop(driver.ask(Command::Reset, &[], &[]).unwrap()),
+            Interruption::BusReset => drop(driver.request(Command::Reset, &[], &[]).unwrap()),
             Interruption::Reboot => driver.reboot(),
             Interruption::Replug => {
                 drop(driver);

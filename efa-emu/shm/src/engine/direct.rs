@@ -30,14 +30,14 @@ use std::time::{Duration, Instant};
 use efa_core::address::Qpn;
 
 use super::faults::{Access, Faults, PAGE};
-use super::polling_policy::{LONGEST_NAP, LOST};
+use super::polling_policy::{LONGEST_SLEEP, LOST};
 use super::thread;
 use efa_device_model::device::CqId;
 use efa_device_model::device::queue::{CompletionRing, DoorbellPage, SendRing};
 
 /// The first time that a poll waits. A poll that continues keeps its processor for [`FEW_POLLS`],
 /// so it waits for longer than polls by calls sleep.
-const FIRST_NAP: Duration = Duration::from_micros(200);
+const FIRST_WAIT: Duration = Duration::from_micros(200);
 
 /// The time that a client polls after a wait without an entry.
 pub(super) const FEW_POLLS: Duration = Duration::from_micros(10);
@@ -50,7 +50,7 @@ pub(super) struct DirectQueues {
     /// Since when a poll waits.
     waits_since: Option<Instant>,
     /// The time that a poll waits.
-    nap: Duration,
+    wait: Duration,
     delays: Delays,
     /// Is rung when the thread that answers is to end.
     end: DoorbellPage,
@@ -120,7 +120,7 @@ impl DirectQueues {
             doorbells: Vec::new(),
             queues: Vec::new(),
             waits_since: None,
-            nap: FIRST_NAP,
+            wait: FIRST_WAIT,
             delays: Delays::default(),
             end,
             thread: Some(thread),
@@ -248,7 +248,7 @@ impl DirectQueues {
 
     /// Records the arrival of an event for which polls wait.
     pub(super) fn show_arrival(&mut self) {
-        self.nap = FIRST_NAP;
+        self.wait = FIRST_WAIT;
         self.show();
     }
 
@@ -276,14 +276,14 @@ impl DirectQueues {
     }
 
     /// The time that polls still wait; `None` if none does.
-    pub(super) fn rest_of_nap(&self, now: Instant) -> Option<Duration> {
+    pub(super) fn remaining_wait(&self, now: Instant) -> Option<Duration> {
         let since = self.waits_since?;
-        Some((since + self.nap).saturating_duration_since(now))
+        Some((since + self.wait).saturating_duration_since(now))
     }
 
     /// Ends the wait of polls without an entry.
-    pub(super) fn end_nap(&mut self) {
-        self.nap = (2 * self.nap).min(LONGEST_NAP);
+    pub(super) fn end_wait(&mut self) {
+        self.wait = (2 * self.wait).min(LONGEST_SLEEP);
         self.show();
     }
 
@@ -387,7 +387,7 @@ mod tests {
 
     /// The test itself receives the accesses and answers them.
     fn direct() -> Option<(DirectQueues, Receiver<Access>)> {
-        let (tell, told) = channel();
+        let (sender, accesses) = channel();
         let direct = DirectQueues::new(move |faults, end| {
             loop {
                 match faults.wait(None).unwrap() {
@@ -396,7 +396,7 @@ mod tests {
                         return;
                     }
                     // The receiver may be closed when the last accesses continue.
-                    Some(access) => drop(tell.send(access)),
+                    Some(access) => drop(sender.send(access)),
                     None => {}
                 }
             }
@@ -404,12 +404,12 @@ mod tests {
         if direct.is_none() {
             efa_testing::skip("userfaultfd is forbidden here");
         }
-        direct.map(|direct| (direct, told))
+        direct.map(|direct| (direct, accesses))
     }
 
     #[test]
     fn a_doorbell_store_waits_and_protection_returns() {
-        let Some((mut direct, told)) = direct() else {
+        let Some((mut direct, accesses)) = direct() else {
             return;
         };
         let ring = Arc::new(SendRing::new(4, WqeSize::Bytes64).unwrap());
@@ -420,7 +420,7 @@ mod tests {
             for value in 2..5 {
                 assert!(direct.protect());
                 let ringing = scope.spawn(move || doorbell.write(value));
-                let access = told.recv().unwrap();
+                let access = accesses.recv().unwrap();
                 assert_eq!(direct.take_ring(access), Some(PAIR));
                 assert!(!direct.protect(), "the store has not happened");
                 assert_eq!(doorbell.read(), value - 1);
@@ -429,7 +429,7 @@ mod tests {
             }
             assert!(direct.protect());
             scope.spawn(|| doorbell.write(9));
-            told.recv().unwrap();
+            accesses.recv().unwrap();
             // No thread waits for a device that was closed.
             drop(direct);
         });
@@ -438,14 +438,14 @@ mod tests {
 
     #[test]
     fn polls_wait_that_find_nothing_and_no_others() {
-        let Some((mut direct, told)) = direct() else {
+        let Some((mut direct, accesses)) = direct() else {
             return;
         };
         let ring = Arc::new(CompletionRing::new(256).unwrap());
         let pages = ring.make_direct().unwrap();
         direct.add_queue(QUEUE, &ring);
         if direct.queues.is_empty() {
-            return efa_testing::skip("userfaultfd does not tell of reads here");
+            return efa_testing::skip("userfaultfd does not report reads here");
         }
         let next = |cq| (cq == QUEUE).then_some(130);
         let read = |counter| {
@@ -456,26 +456,26 @@ mod tests {
         let now = Instant::now();
         std::thread::scope(|scope| {
             assert_eq!(read(130), 0);
-            for nap in [FIRST_NAP, 2 * FIRST_NAP, LONGEST_NAP] {
+            for wait in [FIRST_WAIT, 2 * FIRST_WAIT, LONGEST_SLEEP] {
                 direct.hide(next);
                 let poll = scope.spawn(|| read(130));
-                direct.take_poll(told.recv().unwrap(), now, next);
-                assert_eq!(direct.rest_of_nap(now), Some(nap));
-                assert_eq!(direct.rest_of_nap(now + nap), Some(Duration::ZERO));
+                direct.take_poll(accesses.recv().unwrap(), now, next);
+                assert_eq!(direct.remaining_wait(now), Some(wait));
+                assert_eq!(direct.remaining_wait(now + wait), Some(Duration::ZERO));
                 assert!(!poll.is_finished());
-                direct.end_nap();
+                direct.end_wait();
                 assert_eq!(poll.join().unwrap(), 0);
-                assert_eq!(direct.rest_of_nap(now), None);
+                assert_eq!(direct.remaining_wait(now), None);
             }
             // The device has written to a page before the client read it.
             ring.touch(0);
             let poll = scope.spawn(|| read(0));
-            direct.take_poll(told.recv().unwrap(), now, next);
+            direct.take_poll(accesses.recv().unwrap(), now, next);
             assert_eq!(poll.join().unwrap(), 0);
             // An event arrives.
             direct.hide(next);
             let poll = scope.spawn(|| read(130));
-            direct.take_poll(told.recv().unwrap(), now, next);
+            direct.take_poll(accesses.recv().unwrap(), now, next);
             let written = ring.memory().as_ptr().wrapping_add(ring.offset(130));
             // SAFETY: as above, where the device writes it.
             unsafe { AtomicU64::from_ptr(written.cast()) }.store(7, Ordering::Release);
@@ -484,16 +484,16 @@ mod tests {
             // There is something to read.
             direct.hide(next);
             let poll = scope.spawn(|| read(129));
-            direct.take_poll(told.recv().unwrap(), now, next);
-            assert_eq!(direct.rest_of_nap(now), None);
+            direct.take_poll(accesses.recv().unwrap(), now, next);
+            assert_eq!(direct.remaining_wait(now), None);
             assert_eq!(poll.join().unwrap(), 0);
             direct.hide(next);
             scope.spawn(|| read(130));
-            direct.take_poll(told.recv().unwrap(), now, next);
+            direct.take_poll(accesses.recv().unwrap(), now, next);
             assert_eq!(
-                direct.rest_of_nap(now),
-                Some(FIRST_NAP),
-                "naps are short again"
+                direct.remaining_wait(now),
+                Some(FIRST_WAIT),
+                "waits are short again"
             );
             // No thread waits for a device that was closed.
             drop(direct);

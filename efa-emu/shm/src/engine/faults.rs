@@ -65,7 +65,7 @@ pub(super) struct Access {
 /// Reports accesses to registered pages.
 pub(super) struct Faults {
     descriptor: OwnedFd,
-    tells_reads: bool,
+    reports_reads: bool,
 }
 
 impl Faults {
@@ -78,7 +78,7 @@ impl Faults {
         // The features of a descriptor can be requested only once.
         [(ALL, true), (FEATURE_WRITE_PROTECTION, false)]
             .into_iter()
-            .find_map(|(features, tells_reads)| {
+            .find_map(|(features, reports_reads)| {
                 // Without `NONBLOCK` it cannot be polled with a time-out.
                 let flags = UserfaultfdFlags::CLOEXEC
                     | UserfaultfdFlags::NONBLOCK
@@ -88,54 +88,54 @@ impl Faults {
                 let descriptor = unsafe { userfaultfd(flags) }.ok()?;
                 let faults = Faults {
                     descriptor,
-                    tells_reads,
+                    reports_reads,
                 };
                 let mut api = Api {
                     api: API,
                     features,
                     ioctls: 0,
                 };
-                faults.ask(UFFDIO_API, &mut api).then_some(faults)
+                faults.request(UFFDIO_API, &mut api).then_some(faults)
             })
     }
 
     /// Reports stores to a page while it is [protected](Faults::protect).
     pub(super) fn register_stores(&self, address: usize) -> bool {
         let mut request = request(address, PAGE, REGISTER_WRITE_PROTECTION);
-        self.ask(UFFDIO_REGISTER, &mut request)
+        self.request(UFFDIO_REGISTER, &mut request)
     }
 
     /// Reports accesses to existing pages of a shared mapping that are not mapped there: pages that
     /// were unmapped, or that only another mapping has accessed yet. Requires Linux 5.18.
     pub(super) fn register_unmapped(&self, address: usize, length: usize) -> bool {
         let mut request = request(address, length, REGISTER_UNMAPPED);
-        self.tells_reads && self.ask(UFFDIO_REGISTER, &mut request)
+        self.reports_reads && self.request(UFFDIO_REGISTER, &mut request)
     }
 
     /// Ends [`Faults::register_unmapped`]. Waiting threads continue.
     pub(super) fn unregister(&self, address: usize, length: usize) {
         let mut request = request(address, length, 0);
-        self.ask(UFFDIO_UNREGISTER, &mut request);
+        self.request(UFFDIO_UNREGISTER, &mut request);
     }
 
     /// Protects a page, or lets stores through, those that wait first.
     pub(super) fn protect(&self, address: usize, is_protected: bool) -> bool {
         let mode = if is_protected { PROTECT } else { 0 };
         let mut request = request(address, PAGE, mode);
-        self.ask(UFFDIO_WRITEPROTECT, &mut request)
+        self.request(UFFDIO_WRITEPROTECT, &mut request)
     }
 
     /// Maps a page again, and continues the threads that wait for it.
     pub(super) fn map(&self, address: usize) -> bool {
         let mut request = request(address, PAGE, 0);
         // If the page is present already, the waiting threads retry.
-        self.ask(UFFDIO_CONTINUE, &mut request) || self.ask(UFFDIO_WAKE, &mut request.range)
+        self.request(UFFDIO_CONTINUE, &mut request) || self.request(UFFDIO_WAKE, &mut request.range)
     }
 
-    fn ask<T>(&self, what: u32, argument: &mut T) -> bool {
+    fn request<T>(&self, operation: u32, argument: &mut T) -> bool {
         let (descriptor, argument) = (self.descriptor.as_raw_fd(), std::ptr::from_mut(argument));
         // SAFETY: each request has an argument at least as large as the system's header declares.
-        unsafe { libc::ioctl(descriptor, what as libc::Ioctl, argument) == 0 }
+        unsafe { libc::ioctl(descriptor, operation as libc::Ioctl, argument) == 0 }
     }
 
     /// Waits for an access; `None` if none happened in time.
@@ -220,7 +220,7 @@ mod tests {
             });
             let access = faults.wait(IN_TIME).unwrap().unwrap();
             assert_eq!(access.address & !(PAGE - 1), page.address());
-            if faults.tells_reads {
+            if faults.reports_reads {
                 assert_eq!(access.thread, thread.load(Ordering::Relaxed));
                 assert_eq!(access.address, page.doorbell().as_ptr().addr());
             }
@@ -232,7 +232,7 @@ mod tests {
 
     #[test]
     fn an_unmapped_page_is_read_once_mapped() {
-        let Some(faults) = Faults::new().filter(|faults| faults.tells_reads) else {
+        let Some(faults) = Faults::new().filter(|faults| faults.reports_reads) else {
             return efa_testing::skip("userfaultfd is forbidden or old here");
         };
         let ring = CompletionRing::new(256).unwrap();

@@ -47,8 +47,8 @@ const GROWTH: u32 = 4;
 /// Other threads that are seen again within this time are assumed to be the same ones.
 const SAME: Duration = Duration::from_millis(200);
 
-/// Number of empty polls before a nap: about the time in which a peer with a processor answers. The
-/// device does more work for a packet of a connection than for a message.
+/// Number of empty polls before a sleep: about the time in which a peer with a processor answers.
+/// The device does more work for a packet of a connection than for a message.
 const POLLS: u32 = 16;
 const POLLS_OF_CONNECTIONS: u32 = 48;
 
@@ -61,9 +61,9 @@ const GIVE_WAY: u32 = 4;
 /// and has no time to sleep.
 const SPINNING: Duration = Duration::from_micros(20);
 
-/// The longest nap: at first, and after several naps without an event.
-pub(super) const NAP: Duration = Duration::from_micros(50);
-pub(super) const LONGEST_NAP: Duration = Duration::from_micros(500);
+/// How long a poll sleeps at most: at first, and after several sleeps without an event.
+pub(super) const SHORTEST_SLEEP: Duration = Duration::from_micros(50);
+pub(super) const LONGEST_SLEEP: Duration = Duration::from_micros(500);
 
 /// Decides how an empty poll yields, from the known demand for the thread's processor.
 #[derive(Debug)]
@@ -71,9 +71,9 @@ pub(super) struct PollingPolicy {
     /// The device's count of work at the last poll that found nothing, under contention or with
     /// peers on other machines.
     done: u64,
-    /// Empty polls since the last check or nap.
+    /// Empty polls since the last check or sleep.
     polls: u32,
-    /// The number of polls before a nap.
+    /// The number of polls before a sleep.
     most_polls: u32,
     last_look: Option<ProcessorSample>,
     contention: Option<Contention>,
@@ -83,7 +83,7 @@ pub(super) struct PollingPolicy {
     assumed: Duration,
     /// The time until which the thread is assumed to yield its processor itself.
     yields_until: Option<Instant>,
-    nap: Duration,
+    sleep: Duration,
     /// Peers are on other machines.
     has_bridges: bool,
 }
@@ -95,7 +95,7 @@ pub(super) enum IdleAction {
     /// Lets others run that are ready to.
     GiveWay,
     /// Sleeps for this time at most.
-    Nap(Duration),
+    Sleep(Duration),
 }
 
 /// Others that need the processor.
@@ -121,7 +121,7 @@ impl PollingPolicy {
             contention_ended: None,
             assumed: ASSUMED,
             yields_until: None,
-            nap: NAP,
+            sleep: SHORTEST_SLEEP,
             has_bridges: false,
         }
     }
@@ -140,7 +140,7 @@ impl PollingPolicy {
         if done != self.done {
             self.done = done;
             self.polls = 1;
-            self.nap = NAP;
+            self.sleep = SHORTEST_SLEEP;
         }
         self.polls >= self.most_polls
     }
@@ -158,12 +158,12 @@ impl PollingPolicy {
             self.contention = None;
             return IdleAction::GiveWay;
         }
-        self.next_nap(look)
-            .map_or(IdleAction::Nothing, IdleAction::Nap)
+        self.next_sleep(look)
+            .map_or(IdleAction::Nothing, IdleAction::Sleep)
     }
 
     /// The time that the poll should sleep, if any.
-    fn next_nap(&mut self, look: impl FnOnce() -> ProcessorSample) -> Option<Duration> {
+    fn next_sleep(&mut self, look: impl FnOnce() -> ProcessorSample) -> Option<Duration> {
         self.polls = 0;
         let look = look();
         let now = look.time;
@@ -179,9 +179,9 @@ impl PollingPolicy {
         if took > self.most_polls * SPINNING {
             return None;
         }
-        let nap = self.nap;
-        self.nap = (2 * nap).min(LONGEST_NAP);
-        Some(nap)
+        let sleep = self.sleep;
+        self.sleep = (2 * sleep).min(LONGEST_SLEEP);
+        Some(sleep)
     }
 
     fn end_contention(&mut self, now: Instant) {
@@ -202,7 +202,7 @@ impl PollingPolicy {
         self.contention.is_some()
     }
 
-    /// A nap is over.
+    /// A sleep is over.
     pub(super) fn napped(&mut self, now: Instant) {
         if let Some(contention) = &mut self.contention {
             contention.polls_since = now;
@@ -368,15 +368,15 @@ mod tests {
                 time: self.now(),
                 losses_after: self.losses,
             };
-            let nap = self.policy.next_nap(|| look);
-            if let Some(nap) = nap {
-                self.passed += nap;
+            let sleep = self.policy.next_sleep(|| look);
+            if let Some(sleep) = sleep {
+                self.passed += sleep;
                 self.policy.napped(self.now());
             }
-            nap
+            sleep
         }
 
-        /// The naps of some empty polls.
+        /// The sleeps of some empty polls.
         fn polls(&mut self, count: u32) -> Vec<Duration> {
             (0..count).filter_map(|_| self.poll()).collect()
         }
@@ -410,12 +410,12 @@ mod tests {
         thread.polls(2 * WINDOW);
         thread.loses(4 * MS);
         assert_eq!(thread.polls(WINDOW), [], "the loss is being noticed");
-        let naps = thread.polls(6 * POLLS);
-        assert_eq!(naps, [50, 100, 200, 400, 500, 500].map(|us| us * US));
-        // An event arrives: the next naps are short again.
+        let sleeps = thread.polls(6 * POLLS);
+        assert_eq!(sleeps, [50, 100, 200, 400, 500, 500].map(|us| us * US));
+        // An event arrives: the next sleeps are short again.
         thread.done += 1;
         assert_eq!(thread.polls(POLLS - 1), []);
-        assert_eq!(thread.polls(POLLS), [NAP]);
+        assert_eq!(thread.polls(POLLS), [SHORTEST_SLEEP]);
     }
 
     #[test]
@@ -432,7 +432,7 @@ mod tests {
     }
 
     #[test]
-    fn naps_last_while_other_programs_compete() {
+    fn sleeps_last_while_other_programs_compete() {
         let mut thread = PollingThread::new();
         thread.polls(2 * WINDOW);
         let mut assumed = Vec::new();
@@ -445,7 +445,7 @@ mod tests {
             }
             let round = (thread.passed - begin).as_millis() as u64;
             assumed.push(round);
-            // The first look after naps, with which the next one is compared.
+            // The first look after sleeps, with which the next one is compared.
             assert_eq!(thread.polls(WINDOW), []);
         }
         assert_eq!(assumed, [200, 800, 2000, 2000]);
@@ -467,7 +467,7 @@ mod tests {
         assert_eq!(thread.policy.contended_until(), None);
         thread.loses(4 * MS);
         assert_eq!(thread.polls(WINDOW), [], "the loss is being noticed");
-        assert_eq!(thread.polls(POLLS), [NAP]);
+        assert_eq!(thread.polls(POLLS), [SHORTEST_SLEEP]);
         assert!(thread.policy.contended_until() > Some(thread.now()));
     }
 

@@ -29,8 +29,8 @@ pub(super) struct Shared {
     /// The time at which the sleeping worker wakes without being woken, in nanoseconds since
     /// `started`.
     worker_wakes_at: AtomicU64,
-    /// Changes when the worker is to end its nap.
-    naps: AtomicU32,
+    /// Changes when the worker is to end its sleep.
+    interruptions: AtomicU32,
     /// The application has made enough empty polls that its polls should call [`Shared::rest`].
     rest_is_due: AtomicBool,
     /// The time until which others are assumed to need the processors, in nanoseconds since
@@ -54,7 +54,7 @@ impl Shared {
             polls: AtomicU32::new(0),
             stop: AtomicBool::new(false),
             worker_wakes_at: AtomicU64::new(NEVER),
-            naps: AtomicU32::new(0),
+            interruptions: AtomicU32::new(0),
             rest_is_due: AtomicBool::new(false),
             contended_until: AtomicU64::new(0),
         }
@@ -88,9 +88,9 @@ impl Shared {
         self.polls.load(Ordering::Relaxed)
     }
 
-    /// Ends the worker. The worker reads `stop` after it has announced its sleep or read `naps`;
-    /// here both are changed after `stop`, by atomic operations that also read. So the worker finds
-    /// `stop` set, or is woken.
+    /// Ends the worker. The worker reads `stop` after it has announced its sleep or read
+    /// `interruptions`; here both are changed after `stop`, by atomic operations that also read. So
+    /// the worker finds `stop` set, or is woken.
     pub(super) fn stop(&self) {
         self.stop.store(true, Ordering::SeqCst);
         self.interrupt();
@@ -100,20 +100,20 @@ impl Shared {
         self.stop.load(Ordering::SeqCst)
     }
 
-    /// Wakes the thread that sleeps for the device, and the worker from its nap.
+    /// Wakes the thread that sleeps for the device, and the worker from its sleep.
     pub(super) fn interrupt(&self) {
-        self.naps.fetch_add(1, Ordering::Release);
-        futex::wake(&self.naps);
+        self.interruptions.fetch_add(1, Ordering::Release);
+        futex::wake(&self.interruptions);
         self.segment.interrupt();
     }
 
     /// Lets the worker sleep for a time, or until it is interrupted. Peers do not wake it. An
     /// interruption during the call of `time` is not lost, because its cause may affect the time.
-    pub(super) fn nap(&self, time: impl FnOnce() -> Duration) {
-        let naps = self.naps.load(Ordering::Acquire);
+    pub(super) fn sleep(&self, time: impl FnOnce() -> Duration) {
+        let interruptions = self.interruptions.load(Ordering::Acquire);
         let time = time();
         if !self.is_stopped() {
-            futex::wait(&self.naps, naps, Some(time));
+            futex::wait(&self.interruptions, interruptions, Some(time));
         }
     }
 
@@ -171,7 +171,7 @@ impl Shared {
                 drop(state);
                 return std::thread::yield_now();
             }
-            IdleAction::Nap(longest) => longest,
+            IdleAction::Sleep(longest) => longest,
         };
         match state.sleeper {
             Sleeper::Nobody => {
@@ -285,14 +285,14 @@ mod tests {
         let shared = &engine.shared;
         assert!(!shared.is_contended());
         shared.contended_until.store(NEVER, Ordering::Relaxed);
-        let naps = shared.naps.load(Ordering::Relaxed);
+        let interruptions = shared.interruptions.load(Ordering::Relaxed);
         assert!(shared.is_contended());
         engine.arm_cq(cq).unwrap();
         assert!(!shared.is_contended());
         assert_ne!(
-            shared.naps.load(Ordering::Relaxed),
-            naps,
-            "the worker's nap ends"
+            shared.interruptions.load(Ordering::Relaxed),
+            interruptions,
+            "the worker's sleep ends"
         );
     }
 
@@ -313,11 +313,11 @@ mod tests {
     }
 
     #[test]
-    fn interruptions_end_a_nap_that_is_just_starting() {
+    fn interruptions_end_a_sleep_that_is_just_starting() {
         let root = tempfile::tempdir().unwrap();
         let engine = open_engine(&root);
         let shared = &engine.shared;
-        shared.nap(|| {
+        shared.sleep(|| {
             shared.interrupt();
             Duration::from_secs(3600)
         });

@@ -8,7 +8,7 @@ use efa_core::nic::Status;
 
 use super::direct::{DirectQueues, FEW_POLLS};
 use super::faults::Access;
-use super::polling_policy::{IdleAction, NAP, PollingPolicy, ProcessorSample};
+use super::polling_policy::{IdleAction, PollingPolicy, ProcessorSample, SHORTEST_SLEEP};
 use crate::error::FabricError;
 use crate::fabric::capture_files::CaptureRequests;
 use crate::fabric::host::Host;
@@ -220,14 +220,14 @@ impl EngineState {
     pub(super) fn tend_direct(&mut self, is_time: bool) -> Option<Duration> {
         let now = Instant::now();
         let direct = self.direct.as_mut()?;
-        match direct.rest_of_nap(now) {
+        match direct.remaining_wait(now) {
             Some(Duration::ZERO) => {
-                direct.end_nap();
+                direct.end_wait();
                 return Some(FEW_POLLS);
             }
             Some(rest) => return Some(rest),
             // The client that was just released has not run yet.
-            None if !is_time => return Some(NAP),
+            None if !is_time => return Some(SHORTEST_SLEEP),
             None => {}
         }
         let is_protected = self.protect_doorbells() == Doorbells::Protected;
@@ -243,7 +243,7 @@ impl EngineState {
         if !direct.is_hiding() && polling.is_contended(now, || false) {
             direct.hide(|cq| device.next_completion(cq));
         }
-        (!is_protected).then_some(NAP)
+        (!is_protected).then_some(SHORTEST_SLEEP)
     }
 
     /// Continues direct polls if there are entries that they wait for.
@@ -311,7 +311,7 @@ impl EngineState {
             self.device.read_watched_doorbells();
         }
         self.look_for_faults();
-        if self.publisher.is_asked() {
+        if self.publisher.is_requested() {
             self.publish();
         }
         let mut busy = self.inbound.poll(RecordContext {
@@ -565,12 +565,12 @@ impl EngineState {
     #[inline]
     pub(super) fn raise_events(&mut self) {
         if self.device.has_events() {
-            self.tell_events();
+            self.handle_events();
         }
     }
 
     #[cold]
-    fn tell_events(&mut self) {
+    fn handle_events(&mut self) {
         for event in self.device.take_events() {
             if let DeviceEvent::QpFatal(_) = event {
                 self.publisher.look_again();

@@ -47,7 +47,7 @@ fn run(shared: &Shared) {
                 last_check = Instant::now();
                 state.check_peers();
             }
-            shared.nap(|| match shared.is_contended() {
+            shared.sleep(|| match shared.is_contended() {
                 true => LOOK_CROWDED,
                 false => POLL_INTERVAL,
             });
@@ -86,7 +86,7 @@ fn run(shared: &Shared) {
         }
         if state.sleeper != Sleeper::Nobody {
             drop(state);
-            shared.nap(|| POLL_INTERVAL);
+            shared.sleep(|| POLL_INTERVAL);
             continue;
         }
         shared.segment.fall_asleep();

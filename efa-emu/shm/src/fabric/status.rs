@@ -87,7 +87,7 @@ pub(crate) fn list(hosts: &Path, listed: HostFilter) -> Result<Vec<HostStatus>, 
 /// Reads the statistics in a host's table, and requests newer ones from the host's devices.
 pub(super) fn statistics_of(table: &HostTable) -> Statistics {
     let statistics = Statistics::from_values(&table.statistics());
-    table.ask_for_statistics();
+    table.request_statistics();
     statistics
 }
 

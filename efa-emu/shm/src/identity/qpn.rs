@@ -53,7 +53,7 @@ const AT_GID: usize = 16;
 const AT_RETIRED: usize = 32;
 const AT_PARTICIPANT: usize = 36;
 const AT_CLOCK: usize = 40;
-const AT_ASKED: usize = 44;
+const AT_REQUESTS: usize = 44;
 const AT_INDEX: usize = 48;
 const AT_DEVICES: usize = 52;
 const AT_REMOVALS: usize = 56;
@@ -228,11 +228,11 @@ impl HostTable {
     }
 
     /// Removes the device. Processes that have opened it notice, as for
-    /// [`HostTable::ask_for_statistics`].
+    /// [`HostTable::request_statistics`].
     pub(crate) fn remove(&self) {
         let removals = self.memory.u32_at::<AT_REMOVALS>();
         removals.fetch_or(1, Ordering::Relaxed);
-        self.ask_for_statistics();
+        self.request_statistics();
     }
 
     /// Returns a removed device to its host: it can be opened again. For processes that had it open
@@ -253,14 +253,14 @@ impl HostTable {
     }
 
     /// Stores an order for the processes that have opened the device. They detect it as for
-    /// [`HostTable::ask_for_statistics`]. The registry is locked.
+    /// [`HostTable::request_statistics`]. The registry is locked.
     pub(crate) fn order(&self, order: u64) {
         let count = self.memory.u64_at::<AT_ORDERS>();
         let number = count.load(Ordering::Relaxed);
         self.order_at(number).store(order, Ordering::Relaxed);
         // Release: with the order.
         count.store(number + 1, Ordering::Release);
-        self.ask_for_statistics();
+        self.request_statistics();
     }
 
     fn order_at(&self, number: u64) -> &AtomicU64 {
@@ -283,17 +283,17 @@ impl HostTable {
 
     /// Requests that the host's devices publish their counts to the statistics. Active devices do
     /// so immediately; sleeping devices have published before they went to sleep.
-    pub(crate) fn ask_for_statistics(&self) {
-        let asked = self.memory.u32_at::<AT_ASKED>();
+    pub(crate) fn request_statistics(&self) {
+        let requests = self.memory.u32_at::<AT_REQUESTS>();
         // Release: with the removal, if that is why.
-        asked.fetch_add(1, Ordering::Release);
+        requests.fetch_add(1, Ordering::Release);
     }
 
     /// The number of requests for the statistics.
     #[inline(always)]
-    pub(crate) fn asked_for_statistics(&self) -> u32 {
+    pub(crate) fn statistics_requests(&self) -> u32 {
         // Acquire: with the removal of the device, if that is why.
-        self.memory.u32_at::<AT_ASKED>().load(Ordering::Acquire)
+        self.memory.u32_at::<AT_REQUESTS>().load(Ordering::Acquire)
     }
 
     fn statistic(&self, index: usize) -> &AtomicU64 {

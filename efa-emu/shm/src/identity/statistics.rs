@@ -28,7 +28,7 @@ impl Publisher {
         const { assert!(Statistics::COUNT <= HostTable::MOST_STATISTICS) };
         Publisher {
             incarnation: table.incarnation(),
-            known: table.asked_for_statistics(),
+            known: table.statistics_requests(),
             orders: table.orders(),
             table,
             published: Box::new([0; Statistics::COUNT]),
@@ -37,11 +37,11 @@ impl Publisher {
 
     /// Whether the statistics were requested since the last [`Publisher::publish`].
     #[inline(always)]
-    pub(crate) fn is_asked(&self) -> bool {
-        self.table.asked_for_statistics() != self.known
+    pub(crate) fn is_requested(&self) -> bool {
+        self.table.statistics_requests() != self.known
     }
 
-    /// Makes [`Publisher::is_asked`] true.
+    /// Makes [`Publisher::is_requested`] true.
     pub(crate) fn look_again(&mut self) {
         self.known = self.known.wrapping_sub(1);
     }
@@ -62,7 +62,7 @@ impl Publisher {
     /// Adds the device's counts since the last call.
     #[cold]
     pub(crate) fn publish(&mut self, device: &Device) {
-        self.known = self.table.asked_for_statistics();
+        self.known = self.table.statistics_requests();
         let now = device.statistics().values();
         for (index, (now, before)) in now.iter().zip(&mut *self.published).enumerate() {
             if now != before {

@@ -9,7 +9,7 @@ use crate::transport::doorbell;
 use crate::transport::doorbell_page::DoorbellPage;
 
 /// Longest sleep if the system cannot wait for two futexes simultaneously.
-const NAP: Duration = Duration::from_micros(200);
+const LONGEST_SLEEP: Duration = Duration::from_micros(200);
 
 /// Wakes the sleeping thread.
 #[derive(Clone, Debug)]
@@ -60,7 +60,7 @@ impl Sleep {
             return futex::wait(&self.alarm, self.heard, Some(timeout));
         };
         if !futex::wait_any(&[alarm, (doorbells.wake_word(), doorbell::ASLEEP)], timeout) {
-            std::thread::sleep(timeout.min(NAP));
+            std::thread::sleep(timeout.min(LONGEST_SLEEP));
         }
     }
 }

@@ -85,7 +85,7 @@ fn futile_polls_yield_to_the_other_side() {
     while sleeps() - before < ENOUGH {
         assert!(
             rounds < MOST_ROUNDS,
-            "{} naps in {rounds} rounds, although neither side can do anything while the other polls",
+            "{} sleeps in {rounds} rounds, although neither side can do anything while the other polls",
             sleeps() - before
         );
         send_one(&mut client, to);

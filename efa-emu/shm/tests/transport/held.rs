@@ -22,7 +22,7 @@ const OURS: u8 = 0xee;
 /// Copies until this process stops itself; 0 for never.
 static COPIES_LEFT: AtomicU32 = AtomicU32::new(0);
 
-fn stop_if_asked() {
+fn stop_if_requested() {
     // Only the device's thread copies.
     let left = COPIES_LEFT.load(Ordering::SeqCst);
     COPIES_LEFT.store(left.saturating_sub(1), Ordering::SeqCst);
@@ -46,7 +46,7 @@ macro_rules! stand_in {
             remote_count: libc::c_ulong,
             flags: libc::c_ulong,
         ) -> libc::ssize_t {
-            stop_if_asked();
+            stop_if_requested();
             // SAFETY: as the caller promises.
             let copied = unsafe {
                 libc::syscall(

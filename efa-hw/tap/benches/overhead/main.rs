@@ -202,11 +202,11 @@ struct Measured {
 fn measure(variant: Variant, work: &[&str]) -> Result<Measured> {
     let output = program(variant, &[], work)?.output()?;
     let said = String::from_utf8_lossy(&output.stdout).trim().to_owned();
-    let told = String::from_utf8_lossy(&output.stderr);
-    let reason = || format!("{said}{told}");
+    let errors = String::from_utf8_lossy(&output.stderr);
+    let reason = || format!("{said}{errors}");
     // `/dev/null: 14 frames of 1 host, 1000 bytes, 0 dropped`
     let before = |word: &str| {
-        let line = told.lines().find(|line| line.contains(" dropped"))?;
+        let line = errors.lines().find(|line| line.contains(" dropped"))?;
         let words: Vec<&str> = line.split([' ', ',']).collect();
         let at = words.iter().position(|found| *found == word)?;
         words.get(at.checked_sub(1)?)?.parse().ok()

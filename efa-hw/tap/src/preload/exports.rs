@@ -482,13 +482,13 @@ unsafe extern "C" fn efadv_query_cq(
     attributes: *mut c_void,
     length: u32,
 ) -> c_int {
-    static TOLD: Once = Once::new();
+    static WARNED: Once = Once::new();
     if ring::own().is_none() {
         let query = real!(efadv_query_cq, |errno| errno);
         // SAFETY: by contract.
         return unsafe { query(queue, attributes, length) };
     }
-    TOLD.call_once(|| {
+    WARNED.call_once(|| {
         say(
             "the program asked for the memory of its queues, to use them without calls (data path direct): told \
              that the device does not give it, so that it makes the calls",

@@ -154,12 +154,12 @@ print(verbs.ibv_close_device(context))
     let outcome = Program::start(efa_tap(&words)).wait().expect_success("it");
     let expected = format!("opened False\nNone {}\n0\n", libc::ENOSYS);
     assert_eq!(outcome.stdout, expected);
-    for told in [
+    for message in [
         "lacks ibv_query_device, ibv_query_port or ibv_query_gid: what goes over its devices is not recorded",
         "efadv_create_cq is in no library that the program has loaded: the call fails",
     ] {
         assert_eq!(
-            outcome.stderr.matches(told).count(),
+            outcome.stderr.matches(message).count(),
             1,
             "{}",
             outcome.stderr

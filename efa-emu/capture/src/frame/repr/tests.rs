@@ -154,14 +154,14 @@ fn answers_go_back_to_the_initiator() {
         remote: Some(RemoteRange { address: 5, key: 6 }),
         length: 10000,
     };
-    let asked = Repr::of_request(&request, 0, 0);
-    assert_eq!((asked.source_qpn, asked.destination_qpn), (Qpn(1), Qpn(2)));
+    let sent = Repr::of_request(&request, 0, 0);
+    assert_eq!((sent.source_qpn, sent.destination_qpn), (Qpn(1), Qpn(2)));
     let rdma = |offset| Rdma {
         remote: request.remote.unwrap(),
         total_length: 10000,
         offset,
     };
-    assert_eq!(asked.kind, FrameKind::RdmaReadRequest(rdma(0)));
+    assert_eq!(sent.kind, FrameKind::RdmaReadRequest(rdma(0)));
 
     let data = Repr::of_read_data(&request, 8192, 1808);
     assert_eq!((data.source_qpn, data.destination_qpn), (Qpn(2), Qpn(1)));

@@ -99,7 +99,7 @@ impl Device {
             }
         }
         pair.is_scheduled = has_more && failure.is_none();
-        pair.ask_for_time(&mut around);
+        pair.request_time(&mut around);
         if failure.is_some() {
             self.fail_connected(qpn, failure);
             return false;
@@ -141,7 +141,7 @@ impl Device {
             pair.complete_ended(&mut around);
             pair.schedule(&mut around);
         }
-        pair.ask_for_time(&mut around);
+        pair.request_time(&mut around);
     }
 
     /// Handles a due timer of a connected queue pair.
@@ -232,7 +232,7 @@ impl Pair {
     /// Requests the time, if a time-out begins and the time is not known: by a timer that is due
     /// immediately.
     #[inline]
-    fn ask_for_time(&mut self, around: &mut DeviceParts<'_>) {
+    fn request_time(&mut self, around: &mut DeviceParts<'_>) {
         let is_due = match self.requester.needs_rnr_time() {
             true => self.tick_at != Some(Duration::ZERO),
             false => {

@@ -276,8 +276,8 @@ impl Program {
     ) -> R {
         let device = &mut self.net.hosts[0].device;
         let srq = self.srq;
-        let mut ask = |request: &TagRequest| device.post_tag_request(srq, request);
-        work(&mut self.matcher, &mut ask)
+        let mut post = |request: &TagRequest| device.post_tag_request(srq, request);
+        work(&mut self.matcher, &mut post)
     }
 
     /// Handles at most this many completions of the receiver, and those of the senders.
