@@ -56,6 +56,13 @@ impl Default for Setup {
 }
 
 impl Setup {
+    /// The default with a change.
+    pub fn with(change: impl FnOnce(&mut Setup)) -> Setup {
+        let mut setup = Setup::default();
+        change(&mut setup);
+        setup
+    }
+
     /// The configuration of a queue pair.
     pub fn config(&self, pd: PdId, cq: CqId) -> QpConfig {
         QpConfig {

@@ -102,10 +102,7 @@ fn a_message_without_data_keeps_the_receive_posted() {
 #[test]
 fn unreachable_local_memory_fails_the_receive() {
     for service in [Service::Srd, Service::Ud] {
-        let mut net = Net::pair(Setup {
-            service,
-            ..Setup::default()
-        });
+        let mut net = Net::pair(Setup::with(|setup| setup.service = service));
         net.hosts[1].post_recv(1, &[(0, 100)]);
         let operation = match service {
             Service::Srd => Operation::Send,

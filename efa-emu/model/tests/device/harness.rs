@@ -55,6 +55,13 @@ impl Net {
         net
     }
 
+    /// As [`Net::pair`], with the address of host 1 for host 0.
+    pub(crate) fn pair_with_address(setup: Setup) -> (Net, UdAddress) {
+        let mut net = Net::pair(setup);
+        let to = net.address(0, 1);
+        (net, to)
+    }
+
     /// Adds `whom` to the address book of `host`.
     pub(crate) fn know(&mut self, host: usize, whom: usize) -> Ahn {
         let host = &mut self.hosts[host];

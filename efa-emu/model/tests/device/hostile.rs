@@ -62,11 +62,8 @@ fn upper_request_id_bits_return_where_supported() {
     ];
     for profile in Profile::all() {
         for (kind, status) in cases {
-            let mut net = Net::pair(Setup {
-                profile: profile.clone(),
-                ..Setup::default()
-            });
-            let to = net.address(0, 1);
+            let (mut net, to) =
+                Net::pair_with_address(Setup::with(|setup| setup.profile = profile.clone()));
             net.hosts[1].post_recv(1, &[(0, 8)]);
             let host = &mut net.hosts[0];
             let buffers = [host.buffer(0, 4), host.buffer(4, 4)];
@@ -100,11 +97,8 @@ fn upper_request_id_bits_return_where_supported() {
 #[test]
 fn late_completions_hit_successors_with_64_bit_ids() {
     for profile in Profile::all() {
-        let mut net = Net::pair(Setup {
-            profile: profile.clone(),
-            ..Setup::default()
-        });
-        let to = net.address(0, 1);
+        let (mut net, to) =
+            Net::pair_with_address(Setup::with(|setup| setup.profile = profile.clone()));
         net.hosts[1].post_recv(1, &[(0, 8)]);
         net.hosts[0].post_send(u64::MAX - 6, to, &[(0, 8)]);
         net.settle();
@@ -126,13 +120,12 @@ fn late_completions_hit_successors_with_64_bit_ids() {
 #[test]
 fn clients_may_write_queues_and_doorbells_directly() {
     for wqe_size in [WqeSize::Bytes64, WqeSize::Bytes128] {
-        let mut net = Net::pair(Setup {
+        let (mut net, to) = Net::pair_with_address(Setup {
             wqe_size,
             send_entries: 4,
             recv_descriptors: 4,
             ..Setup::default()
         });
-        let to = net.address(0, 1);
         for host in &mut net.hosts {
             host.device.watch_qp(host.client.qpn, true).unwrap();
         }
@@ -254,8 +247,7 @@ fn a_reset_discards_entries_without_a_doorbell() {
 
 #[test]
 fn posting_without_polling_is_throttled() {
-    let mut net = Net::pair(Setup::default());
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::default());
     net.hosts[0].post_send(1, to, &[(0, 1)]);
     let ring = net.hosts[0].client.send.ring().clone();
     let entry: [u64; 8] = std::array::from_fn(|word| load(ring.memory(), word * 8));
@@ -290,8 +282,7 @@ fn malformed_receive_chains_fail_the_queue_pair() {
         (0x40, 0x40),
         (0x40, 0xc0),
     ] {
-        let mut net = Net::pair(Setup::default());
-        let to = net.address(0, 1);
+        let (mut net, to) = Net::pair_with_address(Setup::default());
         net.hosts[1].post_recv(1, &[(0, 8), (8, 8)]);
         let ring = net.hosts[1].client.recv.ring().clone();
         corrupt(ring.memory(), 15, first);
@@ -308,11 +299,7 @@ fn malformed_receive_chains_fail_the_queue_pair() {
 
 #[test]
 fn completion_queue_overrun_loses_only_completions() {
-    let mut net = Net::pair(Setup {
-        cq_entries: 4,
-        ..Setup::default()
-    });
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::with(|setup| setup.cq_entries = 4));
     for wr_id in 0..12 {
         net.hosts[1].post_recv(wr_id, &[(0, 8)]);
         net.hosts[0].post_send(wr_id, to, &[(0, 8)]);

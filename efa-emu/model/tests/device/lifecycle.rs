@@ -13,8 +13,7 @@ use crate::harness::{Host, MEMORY, MEMORY_SIZE, Net, Rdma, RdmaOperation, Setup,
 
 #[test]
 fn late_answers_miss_successors_with_the_same_number() {
-    let mut net = Net::pair(Setup::default());
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::default());
     for wr_id in 0..4 {
         net.hosts[1].post_recv(wr_id, &[(0, 8)]);
         net.hosts[0].post_send(wr_id, to, &[(0, 8)]);
@@ -45,8 +44,7 @@ fn late_answers_miss_successors_with_the_same_number() {
 
 #[test]
 fn leftover_completions_are_not_the_successors() {
-    let mut net = Net::pair(Setup::default());
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::default());
     for wr_id in 0..4 {
         net.hosts[1].post_recv(wr_id, &[(0, 8)]);
         net.hosts[0].post_send(wr_id, to, &[(0, 8)]);
@@ -70,8 +68,7 @@ fn leftover_completions_are_not_the_successors() {
 
 #[test]
 fn duplicate_answers_and_forged_tokens_are_ignored() {
-    let mut net = Net::pair(Setup::default());
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::default());
     net.hosts[0].post_send(1, to, &[(0, 8)]);
     net.transmit(0);
     let packet = net.packets.pop_front().unwrap();
@@ -89,11 +86,7 @@ fn duplicate_answers_and_forged_tokens_are_ignored() {
 
 #[test]
 fn an_answer_to_an_earlier_attempt_is_ignored() {
-    let mut net = Net::pair(Setup {
-        rnr_retry: Some(7),
-        ..Setup::default()
-    });
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::with(|setup| setup.rnr_retry = Some(7)));
     net.hosts[0].post_send(1, to, &[(0, 8)]);
     net.transmit(0);
     let first = net.packets.pop_front().unwrap();
@@ -141,8 +134,7 @@ fn the_error_state_flushes_in_posting_order() {
 
 #[test]
 fn posts_to_a_failed_queue_pair_are_flushed() {
-    let mut net = Net::pair(Setup::default());
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::default());
     net.hosts[0].post_send(1, to, &[(0, 8)]);
     let ring = net.hosts[0].client.send.ring().clone();
     crate::hostile::corrupt(ring.memory(), 3, 0);
@@ -161,8 +153,7 @@ fn posts_to_a_failed_queue_pair_are_flushed() {
 
 #[test]
 fn reset_starts_over_without_completions() {
-    let mut net = Net::pair(Setup::default());
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::default());
     net.hosts[0].post_recv(1, &[(0, 8)]);
     net.hosts[0].post_send(2, to, &[(0, 8)]);
     net.transmit(0);
@@ -179,8 +170,7 @@ fn reset_starts_over_without_completions() {
 
 #[test]
 fn a_drained_send_queue_defers_until_restarted() {
-    let mut net = Net::pair(Setup::default());
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::default());
     net.hosts[0].set_state(QpState::SendQueueDrained);
     net.hosts[1].post_recv(1, &[(0, 8)]);
     net.hosts[0].post_send(1, to, &[(0, 8)]);
@@ -219,8 +209,7 @@ fn destroying_a_handle_fails_its_deferred_requests() {
 #[test]
 fn read_data_outlives_neither_memory_nor_queue_pair() {
     for deregistered in [true, false] {
-        let mut net = Net::pair(Setup::default());
-        let to = net.address(0, 1);
+        let (mut net, to) = Net::pair_with_address(Setup::default());
         let rdma = Rdma {
             kind: RdmaOperation::Read,
             local: (0, 8),
@@ -254,11 +243,8 @@ fn deferred_requests_do_not_outlive_their_memory() {
         ("write", Some(RdmaOperation::Write(Some(9)))),
     ] {
         for is_retried in [false, true] {
-            let mut net = Net::pair(Setup {
-                rnr_retry: Some(3),
-                ..Setup::default()
-            });
-            let to = net.address(0, 1);
+            let (mut net, to) =
+                Net::pair_with_address(Setup::with(|setup| setup.rnr_retry = Some(3)));
             let rkey = net.hosts[1].keys.rkey.0;
             net.busy.extend((!is_retried).then_some(gid(1)));
             match kind {
@@ -309,8 +295,7 @@ fn deferred_requests_do_not_outlive_their_memory() {
 
 #[test]
 fn requests_with_the_link_can_be_listed() {
-    let mut net = Net::pair(Setup::default());
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::default());
     let qpn = net.hosts[0].client.qpn;
     net.hosts[0].post_send(1, to, &[(0, 8)]);
     assert_eq!(net.hosts[0].device.outstanding(qpn).count(), 0);

@@ -51,8 +51,7 @@ fn a_session_that_overflows_the_queue_posts_nothing() {
 
 #[test]
 fn one_error_poisons_the_session_until_the_next() {
-    let mut net = Net::pair(Setup::default());
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::default());
     let buffer = net.hosts[0].buffer(0, 8);
     type Builder = fn(&mut efa_device_model::provider::SendQueue, Buffer);
     let mistakes: [(&str, Builder); 9] = [
@@ -132,8 +131,7 @@ fn an_aborted_session_posts_nothing() {
 
 #[test]
 fn the_classic_call_refuses_as_rdma_core_does() {
-    let mut net = Net::pair(Setup::default());
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::default());
     let buffers = [net.hosts[0].buffer(0, 8); 3];
     let good = SendRequest {
         wr_id: 1,
@@ -172,8 +170,7 @@ fn the_classic_call_refuses_as_rdma_core_does() {
 #[test]
 fn sends_need_rts_or_sqd_and_receives_init() {
     use QpState::*;
-    let mut net = Net::pair(Setup::default());
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::default());
     let buffer = [Buffer::new(MEMORY, 1, 0)];
     let client = &mut net.hosts[0].client;
     for (state, sends, receives) in [
@@ -221,8 +218,7 @@ fn receives_are_limited_in_number_and_entries() {
 
 #[test]
 fn an_extended_session_keeps_the_current_completion() {
-    let mut net = Net::pair(Setup::default());
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::default());
     for wr_id in 0..2 {
         net.hosts[1].post_recv(wr_id, &[(0, 8)]);
         net.hosts[0].post_send(wr_id, to, &[(0, 8)]);

@@ -39,8 +39,7 @@ struct Case {
 
 /// Two hosts, and the address of the second, which has posted a receive of 64 bytes.
 fn set_up(setup: Setup) -> (Net, UdAddress) {
-    let mut net = Net::pair(setup);
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(setup);
     net.hosts[1].post_recv(1, &[(0, 64)]);
     (net, to)
 }
@@ -100,9 +99,7 @@ fn answered(answer: Status) -> Net {
 }
 
 fn without(cap: DeviceCaps) -> Setup {
-    let mut setup = Setup::default();
-    setup.profile.caps.remove(cap);
-    setup
+    Setup::with(|setup| setup.profile.caps.remove(cap))
 }
 
 fn register(net: &mut Net, access: Access) -> u32 {
@@ -156,10 +153,7 @@ const CASES: &[Case] = &[
     Case {
         cause: "an RDMA read on a UD queue pair",
         provoke: || {
-            let setup = Setup {
-                service: Service::Ud,
-                ..Setup::default()
-            };
+            let setup = Setup::with(|setup| setup.service = Service::Ud);
             read(setup, |_, _| {})
         },
         sender: Status::LocalUnsupportedOp,
@@ -285,8 +279,7 @@ const CASES: &[Case] = &[
     Case {
         cause: "no receive posted",
         provoke: || {
-            let mut net = Net::pair(Setup::default());
-            let to = net.address(0, 1);
+            let (mut net, to) = Net::pair_with_address(Setup::default());
             net.hosts[0].post_send(1, to, &[(0, 16)]);
             net.settle();
             net
@@ -357,10 +350,8 @@ const CASES: &[Case] = &[
     Case {
         cause: "RDMA to an older generation of the device",
         provoke: || {
-            let old = Setup {
-                profile: Profile::by_name("efa0").unwrap().clone(),
-                ..Setup::default()
-            };
+            let old =
+                Setup::with(|setup| setup.profile = Profile::by_name("efa0").unwrap().clone());
             let mut net = Net::new(&[Setup::default(), old]);
             net.know(1, 0);
             rdma(net, |_, _| {})
@@ -410,16 +401,14 @@ fn unknown_codes_are_general_errors() {
 
 #[test]
 fn unknown_peer_checks_can_be_disabled() {
-    let mut setup = Setup::default();
-    setup.profile.unknown_peer_check = false;
+    let setup = Setup::with(|setup| setup.profile.unknown_peer_check = false);
     let mut net = rdma(Net::new(&[setup.clone(), setup]), |_, _| {});
     assert_eq!(net.hosts[0].outcome(), Some((1, Status::Ok)));
 }
 
 #[test]
 fn a_refused_request_never_touches_memory() {
-    let mut net = Net::pair(Setup::default());
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::default());
     let before = net.hosts[1].memory.clone();
     net.hosts[0].memory.fill(0xee);
     let good = net.hosts[1].keys.rkey.0;
@@ -462,11 +451,8 @@ fn queue_pairs_keep_working_after_a_failed_request() {
 #[test]
 fn rnr_is_retried_the_requested_number_of_times() {
     for retries in [0, 1, 3, 6] {
-        let mut net = Net::pair(Setup {
-            rnr_retry: Some(retries),
-            ..Setup::default()
-        });
-        let to = net.address(0, 1);
+        let (mut net, to) =
+            Net::pair_with_address(Setup::with(|setup| setup.rnr_retry = Some(retries)));
         net.hosts[0].post_send(1, to, &[(0, 16)]);
         net.settle();
         for _ in 0..retries {
@@ -487,11 +473,7 @@ fn rnr_is_retried_the_requested_number_of_times() {
 
 #[test]
 fn rnr_count_7_retries_without_end() {
-    let mut net = Net::pair(Setup {
-        rnr_retry: Some(7),
-        ..Setup::default()
-    });
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::with(|setup| setup.rnr_retry = Some(7)));
     net.hosts[0].post_send(1, to, &[(0, 16)]);
     net.settle();
     for _ in 0..100 {
@@ -508,11 +490,8 @@ fn rnr_count_7_retries_without_end() {
 
 #[test]
 fn rdma_writes_may_be_inline_in_128_bytes() {
-    let mut net = Net::pair(Setup {
-        wqe_size: WqeSize::Bytes128,
-        ..Setup::default()
-    });
-    let to = net.address(0, 1);
+    let (mut net, to) =
+        Net::pair_with_address(Setup::with(|setup| setup.wqe_size = WqeSize::Bytes128));
     let rkey = net.hosts[1].keys.rkey.0;
     let send = &mut net.hosts[0].client.send;
     send.start();

@@ -11,8 +11,7 @@ use crate::harness::{MEMORY, Net, Rdma, RdmaOperation, Setup, gid};
 
 #[test]
 fn a_send_is_scattered_and_reports_its_sender() {
-    let mut net = Net::pair(Setup::default());
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::default());
     net.hosts[0].bytes(0, 3).copy_from_slice(b"hel");
     net.hosts[0].bytes(50, 2).copy_from_slice(b"lo");
     net.hosts[1].post_recv(77, &[(0, 1), (100, 2), (200, 50)]);
@@ -47,11 +46,7 @@ fn a_send_is_scattered_and_reports_its_sender() {
 fn a_doorbell_that_is_served_gets_one_turn() {
     const POSTED: u64 = 20;
     const TURN: usize = 16;
-    let mut net = Net::pair(Setup {
-        send_entries: 32,
-        ..Setup::default()
-    });
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::with(|setup| setup.send_entries = 32));
     let buffers = [net.hosts[0].buffer(0, 8)];
     let post = |net: &mut Net, wr_id| {
         let (client, data) = (&mut net.hosts[0].client, SendData::Buffers(&buffers));
@@ -111,11 +106,7 @@ fn handles_of_other_domains_leave_senders_unknown() {
 #[test]
 fn immediates_and_inline_data_arrive() {
     for (wqe_size, length) in [(WqeSize::Bytes64, 32), (WqeSize::Bytes128, 80)] {
-        let mut net = Net::pair(Setup {
-            wqe_size,
-            ..Setup::default()
-        });
-        let to = net.address(0, 1);
+        let (mut net, to) = Net::pair_with_address(Setup::with(|setup| setup.wqe_size = wqe_size));
         let bytes: Vec<u8> = (0..length).collect();
         net.hosts[1].post_recv(1, &[(0, 100)]);
         let parts: Vec<&[u8]> = bytes.chunks(7).collect();
@@ -133,8 +124,7 @@ fn immediates_and_inline_data_arrive() {
 
 #[test]
 fn empty_messages_complete_with_length_zero() {
-    let mut net = Net::pair(Setup::default());
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::default());
     for wr_id in 0..3 {
         net.hosts[1].post_recv(wr_id, &[]);
     }
@@ -152,8 +142,7 @@ fn empty_messages_complete_with_length_zero() {
 #[test]
 fn the_largest_packet_passes() {
     let mtu = Profile::default().mtu;
-    let mut net = Net::pair(Setup::default());
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::default());
     for (position, byte) in net.hosts[0].memory[..mtu as usize].iter_mut().enumerate() {
         *byte = position as u8;
     }
@@ -167,11 +156,7 @@ fn the_largest_packet_passes() {
 
 #[test]
 fn datagrams_follow_a_global_route_header() {
-    let mut net = Net::pair(Setup {
-        service: Service::Ud,
-        ..Setup::default()
-    });
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::with(|setup| setup.service = Service::Ud));
     net.hosts[0].bytes(0, 4).copy_from_slice(b"data");
     // The header ends inside the second buffer.
     net.hosts[1].post_recv(5, &[(0, 30), (1000, 12), (2000, 100)]);
@@ -192,11 +177,7 @@ fn datagrams_follow_a_global_route_header() {
 
 #[test]
 fn unreceived_datagrams_are_lost_without_an_error() {
-    let mut net = Net::pair(Setup {
-        service: Service::Ud,
-        ..Setup::default()
-    });
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::with(|setup| setup.service = Service::Ud));
     net.hosts[0].post_send(6, to, &[(0, 4)]);
     net.settle();
     assert_eq!(net.hosts[0].outcome(), Some((6, Status::Ok)));
@@ -215,8 +196,7 @@ fn rdma(net: &Net, kind: RdmaOperation, local: (u64, u32), remote: u64) -> Rdma 
 
 #[test]
 fn rdma_reads_need_no_action_of_the_peer() {
-    let mut net = Net::pair(Setup::default());
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::default());
     net.hosts[1].bytes(1000, 6).copy_from_slice(b"remote");
     let request = rdma(&net, RdmaOperation::Read, (10, 6), 1000);
     net.hosts[0].post_rdma(1, to, request);
@@ -235,8 +215,7 @@ fn rdma_reads_need_no_action_of_the_peer() {
 
 #[test]
 fn only_immediates_make_rdma_writes_visible() {
-    let mut net = Net::pair(Setup::default());
-    let to = net.address(0, 1);
+    let (mut net, to) = Net::pair_with_address(Setup::default());
     net.hosts[0].bytes(0, 5).copy_from_slice(b"write");
     let silent = rdma(&net, RdmaOperation::Write(None), (0, 5), 1000);
     net.hosts[0].post_rdma(1, to, silent);
@@ -265,11 +244,8 @@ fn only_immediates_make_rdma_writes_visible() {
 
 #[test]
 fn an_unsolicited_write_consumes_no_receive() {
-    let mut net = Net::pair(Setup {
-        unsolicited_write_recv: true,
-        ..Setup::default()
-    });
-    let to = net.address(0, 1);
+    let (mut net, to) =
+        Net::pair_with_address(Setup::with(|setup| setup.unsolicited_write_recv = true));
     net.hosts[1].post_recv(7, &[(0, 100)]);
     let request = rdma(&net, RdmaOperation::Write(Some(1)), (0, 5), 1000);
     net.hosts[0].post_rdma(1, to, request);
@@ -298,13 +274,12 @@ fn a_device_can_send_to_itself() {
 
 #[test]
 fn rings_wrap_many_times() {
-    let mut net = Net::pair(Setup {
+    let (mut net, to) = Net::pair_with_address(Setup {
         send_entries: 4,
         recv_descriptors: 8,
         cq_entries: 8,
         ..Setup::default()
     });
-    let to = net.address(0, 1);
     // 16-bit counters wrap as well.
     for round in 0..66_000u64 {
         let length = (round % 3) as usize + 1;
@@ -357,8 +332,7 @@ fn a_busy_destination_does_not_hold_up_another() {
 #[test]
 fn requests_keep_their_order_despite_link_refusals() {
     for refusals in 0..8 {
-        let mut net = Net::pair(Setup::default());
-        let to = net.address(0, 1);
+        let (mut net, to) = Net::pair_with_address(Setup::default());
         net.refusals = refusals;
         for wr_id in 0..6 {
             net.hosts[0].post_send(wr_id, to, &[(0, 1)]);
