@@ -8,9 +8,11 @@ use efa_core::wire::{
     LongreadRtm, LongreadRtw, MediumRtm, MsgId, OpeType, PeerError, RecvId, Repr, RmaIov, RmaIovs,
     Rtr, RuntreadRtm, SendId,
 };
-use efa_testing::nic::{DeviceTraits, MEMORY};
+use efa_testing::nic::MEMORY;
 
-use crate::script::{MODERN, Script, announced, config, memory, peer_memory, traits};
+use crate::script::{
+    MODERN, Script, announced, config, config_with, memory, peer_memory, traits, traits_with,
+};
 
 const ABORTED: Failure = Failure {
     errno: Errno::ECANCELED,
@@ -342,10 +344,7 @@ fn claimed_messages_fail_their_receive_in_every_subprotocol() {
 #[test]
 fn deferred_messages_fail_in_every_subprotocol() {
     for subprotocol in Subprotocol::ALL {
-        let config = EndpointConfig {
-            remote_operations: 1,
-            ..config()
-        };
+        let config = config_with(|config| config.remote_operations = 1);
         let (mut script, _) = announced(config, traits(), MODERN | PEER_ERRORS);
         for msg_id in [0, 1] {
             let subprotocol = [Subprotocol::LongCts, subprotocol][msg_id as usize];
@@ -428,10 +427,7 @@ fn an_operation_of_another_message_is_not_touched() {
 #[test]
 fn an_abandoned_missing_message_does_not_block_others() {
     for ordered in [true, false] {
-        let config = EndpointConfig {
-            ordered,
-            ..config()
-        };
+        let config = config_with(|config| config.ordered = ordered);
         let (mut script, _) = announced(config, traits(), MODERN | PEER_ERRORS);
         script.recv(0, 100, 7);
         script.begin(Subprotocol::Eager, 2);
@@ -803,10 +799,7 @@ fn an_unreportable_break_ends_sending_to_the_peer() {
 fn failed_writes_are_not_reported_to_peers() {
     let (mut script, peer) = connected_to(PEER_ERRORS);
     // Ours in windows: the data is lost.
-    let bare = DeviceTraits {
-        caps: DeviceCaps::empty(),
-        ..traits()
-    };
+    let bare = traits_with(|traits| traits.caps = DeviceCaps::empty());
     let (mut other, other_peer) = crate::script::connected_with(config(), bare);
     other.shake_hands(MODERN | ExtraFeatures::PEER_ERROR);
     for (script, peer) in [(&mut script, peer), (&mut other, other_peer)] {
@@ -910,10 +903,7 @@ fn deferred_reports_go_with_incapable_or_removed_peers() {
 
 #[test]
 fn local_failures_before_handshake_keep_the_peer() {
-    let config = EndpointConfig {
-        peer_operations: 1,
-        ..config()
-    };
+    let config = config_with(|config| config.peer_operations = 1);
     let (mut script, peer) = lose_two_before_handshake(config);
     let failure = Failure::from(Status::RemoteBadStatus);
     let event = Event::SendingFailed { peer, failure };

@@ -9,7 +9,7 @@ use efa_core::wire::{
     ReqOptions, RmaIov, RmaIovs, Rtr, RtrKind, SendId,
 };
 
-use crate::script::{Script, config, connected_with, memory, traits};
+use crate::script::{Script, config, config_with, connected_with, memory, traits};
 use efa_testing::nic::MEMORY;
 
 const LENGTH: u64 = 3000;
@@ -290,10 +290,7 @@ fn multi(script: &mut Script, length: usize, context: u64) -> Result<ReceiveId, 
 
 #[test]
 fn multi_receive_works_at_the_operation_limit() {
-    let settings = EndpointConfig {
-        max_operations: 2,
-        ..config()
-    };
+    let settings = config_with(|config| config.max_operations = 2);
     let (mut script, _) = connected_with(settings, traits());
     multi(&mut script, 10_000, 1).unwrap();
     let tagged =
@@ -381,10 +378,7 @@ fn deferred_multi_receive_messages_keep_their_places() {
 
 #[test]
 fn deferred_multi_receive_messages_end_with_their_peer() {
-    let settings = EndpointConfig {
-        remote_operations: 2,
-        ..config()
-    };
+    let settings = config_with(|config| config.remote_operations = 2);
     let (mut script, peer) = connected_with(settings, traits());
     for number in 0..3 {
         script.send(&long(&script, number), &[]);

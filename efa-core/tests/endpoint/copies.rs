@@ -6,15 +6,12 @@ use efa_core::wire::{
     Cts, ExtraFeatures, LongctsRtm, LongreadRtm, RecvId, RmaIov, RmaIovs, SendId,
 };
 
-use crate::script::{MODERN, Script, announced, config, peer_memory, traits};
-use efa_testing::nic::{DeviceTraits, MEMORY};
+use crate::script::{MODERN, Script, announced, config, peer_memory, traits_with};
+use efa_testing::nic::MEMORY;
 
 /// Whole memory, registered or not, at a peer that has these features.
 fn script(registered: bool) -> (Script, PeerId, IoVec) {
-    let wide = DeviceTraits {
-        mtu: 4096,
-        ..traits()
-    };
+    let wide = traits_with(|traits| traits.mtu = 4096);
     let (mut script, peer) = announced(
         config(),
         wide,

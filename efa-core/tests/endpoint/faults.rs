@@ -6,8 +6,10 @@ use efa_core::endpoint::*;
 use efa_core::nic::Status;
 use efa_core::wire::{EagerRtm, Header, LongctsRtm, MsgId, Packet, Repr};
 
-use crate::script::{MODERN, Script, config, connected, connected_with, memory, traits};
-use efa_testing::nic::{DeviceTraits, MEMORY};
+use crate::script::{
+    MODERN, Script, config, config_with, connected, connected_with, memory, traits, traits_with,
+};
+use efa_testing::nic::MEMORY;
 
 #[test]
 fn a_device_failure_is_the_sends_error() {
@@ -107,13 +109,7 @@ fn refused_packets_wait_twice_as_long_each_time() {
 /// A peer that is never ready takes no more than its share of the buffers.
 #[test]
 fn rnr_leaves_buffers_for_others() {
-    let (mut script, peer) = connected_with(
-        config(),
-        DeviceTraits {
-            send_depth: 8,
-            ..traits()
-        },
-    );
+    let (mut script, peer) = connected_with(config(), traits_with(|traits| traits.send_depth = 8));
     for context in 0..8 {
         script.network.fill(0, MEMORY, &[context as u8; 100]);
         script
@@ -159,10 +155,7 @@ fn rnr_leaves_buffers_for_others() {
 /// buffer while other packets have all of them.
 #[test]
 fn copied_packets_do_not_block_buffered_ones() {
-    let small = DeviceTraits {
-        send_depth: 2,
-        ..traits()
-    };
+    let small = traits_with(|traits| traits.send_depth = 2);
     let (mut script, peer) = connected_with(config(), small);
     let send = |script: &mut Script, context| {
         script.send_message(peer, 10, context);
@@ -193,13 +186,7 @@ fn copied_packets_do_not_block_buffered_ones() {
 
 #[test]
 fn a_full_device_returns_eagain_without_a_gap() {
-    let (mut script, peer) = connected_with(
-        config(),
-        DeviceTraits {
-            send_depth: 3,
-            ..traits()
-        },
-    );
+    let (mut script, peer) = connected_with(config(), traits_with(|traits| traits.send_depth = 3));
     for context in 0..3 {
         script.send_message(peer, 1, context);
     }
@@ -357,13 +344,7 @@ fn unread_completions_stop_polling() {
 
 #[test]
 fn unread_events_are_dropped_and_counted() {
-    let mut script = Script::with(
-        EndpointConfig {
-            max_events: 3,
-            ..config()
-        },
-        traits(),
-    );
+    let mut script = Script::with(config_with(|config| config.max_events = 3), traits());
     for code in 200..210 {
         script.inject(&[code, 4, 0, 0]);
     }

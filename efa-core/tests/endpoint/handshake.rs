@@ -8,7 +8,7 @@ use efa_core::wire::{
     RawAddressHeader, ReadNack, Repr, ReqOptions,
 };
 
-use crate::script::{Script, config, memory, peer_memory, traits};
+use crate::script::{Script, config, config_with, memory, peer_memory, traits, traits_with};
 use efa_testing::nic::{DeviceTraits, MEMORY};
 
 const MODERN: ExtraFeatures = ExtraFeatures::DELIVERY_COMPLETE.union(ExtraFeatures::CONNID_HEADER);
@@ -41,10 +41,7 @@ fn handshake_bytes_follow_table_2_2() {
 #[test]
 fn capabilities_that_are_switched_off_are_not_announced() {
     let mut script = Script::with(
-        EndpointConfig {
-            use_device_rdma: false,
-            ..config()
-        },
+        config_with(|config| config.use_device_rdma = false),
         traits(),
     );
     script.send(&script.eager(0), b"x");
@@ -315,10 +312,7 @@ fn an_address_of_somebody_else_is_refused() {
 #[test]
 fn self_introduced_peers_are_bounded() {
     let mut script = Script::with(
-        EndpointConfig {
-            max_implicit_peers: 3,
-            ..config()
-        },
+        config_with(|config| config.max_implicit_peers = 3),
         traits(),
     );
     for qkey in 0..10 {
@@ -337,10 +331,7 @@ fn self_introduced_peers_are_bounded() {
 #[test]
 fn the_longest_silent_peer_is_evicted() {
     let mut script = Script::with(
-        EndpointConfig {
-            max_implicit_peers: 3,
-            ..config()
-        },
+        config_with(|config| config.max_implicit_peers = 3),
         traits(),
     );
     let from = |script: &mut Script, client: u16, msg_id| {
@@ -394,10 +385,7 @@ fn the_longest_silent_peer_is_evicted() {
 #[test]
 fn queue_pair_owners_do_not_displace_others() {
     let mut script = Script::with(
-        EndpointConfig {
-            max_implicit_peers: 9,
-            ..config()
-        },
+        config_with(|config| config.max_implicit_peers = 9),
         traits(),
     );
     let inserted = script.insert_peer();
@@ -668,13 +656,7 @@ fn address_handles_are_given_back() {
 
 #[test]
 fn a_handshake_that_waits_at_removal_follows_reinsertion() {
-    let mut script = Script::with(
-        config(),
-        DeviceTraits {
-            send_depth: 1,
-            ..traits()
-        },
-    );
+    let mut script = Script::with(config(), traits_with(|traits| traits.send_depth = 1));
     let (peer, other) = (script.insert_peer(), script.insert_other_peer());
     // The device has no room for the answer to the peer's first packet.
     script.send_message(other, 1, 7);

@@ -7,9 +7,10 @@ use efa_core::wire::{
 };
 
 use crate::script::{
-    MODERN, Script, announced, config, connected, connected_with, memory, peer_memory, traits,
+    MODERN, Script, announced, config, config_with, connected, connected_with, memory, peer_memory,
+    traits, traits_with,
 };
-use efa_testing::nic::{DeviceTraits, MEMORY};
+use efa_testing::nic::MEMORY;
 
 fn failed_peer(script: &mut Script) -> Option<PeerId> {
     let events = core::iter::from_fn(|| script.dut.poll_event());
@@ -21,14 +22,8 @@ fn failed_peer(script: &mut Script) -> Option<PeerId> {
 
 #[test]
 fn peers_owed_too_many_answers_are_given_up() {
-    let settings = EndpointConfig {
-        peer_operations: 20,
-        ..config()
-    };
-    let small = DeviceTraits {
-        send_depth: 4,
-        ..traits()
-    };
+    let settings = config_with(|config| config.peer_operations = 20);
+    let small = traits_with(|traits| traits.send_depth = 4);
     let (mut script, peer) = connected_with(settings, small);
     // No packet to the peer arrives, while it keeps requesting receipts.
     let options = script.raw_address();
@@ -84,10 +79,7 @@ fn one_peer_cannot_exhaust_deferral_memory() {
 
 #[test]
 fn messages_after_the_end_take_no_receive() {
-    let settings = EndpointConfig {
-        peer_deferred_bytes: 2048,
-        ..config()
-    };
+    let settings = config_with(|config| config.peer_deferred_bytes = 2048);
     let (mut script, peer) = connected_with(settings, traits());
     let early = LongctsRtm {
         msg_id: MsgId(1),
@@ -111,10 +103,7 @@ fn messages_after_the_end_take_no_receive() {
 
 #[test]
 fn receiving_a_message_frees_its_peers_share() {
-    let settings = EndpointConfig {
-        peer_deferred_bytes: 128,
-        ..config()
-    };
+    let settings = config_with(|config| config.peer_deferred_bytes = 128);
     let (mut script, _) = connected_with(settings, traits());
     for number in 0..5 {
         let message = script.eager(number);
@@ -132,10 +121,7 @@ fn two_pieces() -> [IoVec; 2] {
 
 #[test]
 fn a_failed_neighbour_registration_leaves_the_key_out() {
-    let scarce = DeviceTraits {
-        max_regions: 1,
-        ..traits()
-    };
+    let scarce = traits_with(|traits| traits.max_regions = 1);
     let (mut script, peer) = announced(config(), scarce, MODERN | ExtraFeatures::RDMA_READ);
     script
         .dut
@@ -155,10 +141,7 @@ fn unregistrable_memory_is_sent_without_rdma() {
         min_read_write_size: 500,
         ..config()
     };
-    let none = DeviceTraits {
-        max_regions: 0,
-        ..traits()
-    };
+    let none = traits_with(|traits| traits.max_regions = 0);
     let rdma = ExtraFeatures::RDMA_READ | ExtraFeatures::RDMA_WRITE;
     for (features, length, message, write) in [
         (
@@ -205,10 +188,7 @@ fn unregistrable_memory_is_sent_without_rdma() {
 
 #[test]
 fn an_operation_without_room_deregisters() {
-    let settings = EndpointConfig {
-        max_operations: 1,
-        ..config()
-    };
+    let settings = config_with(|config| config.max_operations = 1);
     let (mut script, peer) = announced(
         settings,
         traits(),

@@ -3,8 +3,8 @@
 use efa_core::endpoint::*;
 use efa_core::wire::{EagerRtm, ExtraFeatures, MsgId, PacketType};
 
-use crate::script::{Script, config, memory, traits};
-use efa_testing::nic::{DeviceTraits, MEMORY};
+use crate::script::{Script, config, config_with, memory, traits, traits_with};
+use efa_testing::nic::MEMORY;
 
 fn received(script: &mut Script) -> Vec<(u64, Vec<u8>)> {
     let mut entries = Vec::new();
@@ -22,13 +22,7 @@ fn received(script: &mut Script) -> Vec<(u64, Vec<u8>)> {
 fn messages_are_ordered_across_wraparound() {
     let first = u32::MAX - 2;
     for order in [[0, 1, 2, 3, 4, 5], [5, 4, 3, 2, 1, 0], [3, 0, 5, 1, 4, 2]] {
-        let mut script = Script::with(
-            EndpointConfig {
-                first_msg_id: first,
-                ..config()
-            },
-            traits(),
-        );
+        let mut script = Script::with(config_with(|config| config.first_msg_id = first), traits());
         for number in 0..6 {
             script.recv(number * 16, 16, number * 16);
         }
@@ -47,10 +41,7 @@ fn messages_are_ordered_across_wraparound() {
 #[test]
 fn own_message_ids_wrap_without_a_gap() {
     let mut script = Script::with(
-        EndpointConfig {
-            first_msg_id: u32::MAX - 1,
-            ..config()
-        },
+        config_with(|config| config.first_msg_id = u32::MAX - 1),
         traits(),
     );
     let peer = script.insert_peer();
@@ -88,10 +79,7 @@ fn a_duplicate_message_is_refused() {
 fn early_messages_beyond_the_window_give_up_peers() {
     let window = 256;
     let mut script = Script::with(
-        EndpointConfig {
-            reorder_window: window,
-            ..config()
-        },
+        config_with(|config| config.reorder_window = window),
         traits(),
     );
     for msg_id in 1..window {
@@ -154,13 +142,7 @@ fn next_messages_of_given_up_peers_are_dropped() {
 
 #[test]
 fn early_packets_do_not_exhaust_receive_buffers() {
-    let mut script = Script::with(
-        config(),
-        DeviceTraits {
-            recv_depth: 8,
-            ..traits()
-        },
-    );
+    let mut script = Script::with(config(), traits_with(|traits| traits.recv_depth = 8));
     let data = [7; 500];
     for msg_id in 1..200 {
         script.send(&script.eager(msg_id), &data);
@@ -180,14 +162,8 @@ fn early_packets_do_not_exhaust_receive_buffers() {
 #[test]
 fn memory_for_waiting_packets_is_bounded() {
     let mut script = Script::with(
-        EndpointConfig {
-            deferred_bytes: 4 * 128,
-            ..config()
-        },
-        DeviceTraits {
-            recv_depth: 8,
-            ..traits()
-        },
+        config_with(|config| config.deferred_bytes = 4 * 128),
+        traits_with(|traits| traits.recv_depth = 8),
     );
     // Two in buffers and four copies; the others stay in buffers until there are none left.
     for msg_id in 0..12 {

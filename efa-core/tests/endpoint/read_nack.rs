@@ -9,7 +9,8 @@ use efa_core::wire::{
 };
 
 use crate::script::{
-    MODERN, Script, announced, config, connected_with, memory, peer_memory, traits,
+    MODERN, Script, announced, config, config_with, connected_with, memory, peer_memory, traits,
+    traits_with,
 };
 use efa_testing::nic::{DeviceTraits, MEMORY};
 
@@ -18,10 +19,7 @@ const SOURCE: [RmaIov; 1] = [RmaIov::new(0x5000, LENGTH as u64, 9)];
 
 /// A device that registers no memory.
 fn unable() -> DeviceTraits {
-    DeviceTraits {
-        max_regions: 0,
-        ..traits()
-    }
+    traits_with(|traits| traits.max_regions = 0)
 }
 
 fn long_read(options: ReqOptions) -> LongreadRtm {
@@ -212,10 +210,7 @@ fn a_runt_without_its_rest_fails() {
 /// A peer writes memory of an endpoint whose only registration is the target's, so that it cannot
 /// read the data. Each call of the second value makes the peer send one request.
 fn refused_writer() -> (Script, impl Fn(&mut Script)) {
-    let one = DeviceTraits {
-        max_regions: 1,
-        ..traits()
-    };
+    let one = traits_with(|traits| traits.max_regions = 1);
     let (mut script, _) = connected_with(config(), one);
     let memory = memory(0, LENGTH).memory;
     let region = script.dut.register(memory, Access::REMOTE_WRITE).unwrap();
@@ -264,10 +259,7 @@ fn an_unsendable_nack_ends_its_transfer_once() {
 }
 
 fn sender(features: ExtraFeatures, runt_size: usize) -> (Script, PeerId) {
-    let settings = EndpointConfig {
-        runt_size,
-        ..config()
-    };
+    let settings = config_with(|config| config.runt_size = runt_size);
     announced(
         settings,
         traits(),

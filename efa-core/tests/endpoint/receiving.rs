@@ -8,7 +8,7 @@ use efa_core::wire::{
     UserRecvQp,
 };
 
-use crate::script::{Script, config, memory, traits};
+use crate::script::{Script, config_with, memory, traits};
 use efa_testing::nic::MEMORY;
 
 fn multi(script: &mut Script, length: usize, min_free: usize) -> ReceiveId {
@@ -295,10 +295,7 @@ fn zero_copy_receivers_get_only_the_data() {
 /// Packets to a zero-copy receiver before its handshake would be lost.
 #[test]
 fn messages_can_wait_for_the_handshake() {
-    let settings = EndpointConfig {
-        handshake_before_messages: true,
-        ..config()
-    };
+    let settings = config_with(|config| config.handshake_before_messages = true);
     let mut script = Script::with(settings, traits());
     let peer = script.insert_peer();
     for flags in [OperationFlags::empty(), OperationFlags::INJECT] {

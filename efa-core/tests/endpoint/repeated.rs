@@ -13,7 +13,7 @@ use efa_core::wire::{
     SendId,
 };
 
-use crate::script::{MODERN, Script, config, memory, peer_memory, traits};
+use crate::script::{MODERN, Script, config, memory, peer_memory, traits, traits_with};
 use efa_testing::nic::{DeviceTraits, MEMORY};
 
 /// Operation ids: dense ones, as in libfabric up to 2.6, and ids of 2.7, with the index in bits
@@ -329,10 +329,7 @@ fn messages_that_are_read() {
 
 #[test]
 fn messages_that_cannot_be_read() {
-    let unable = DeviceTraits {
-        max_regions: 0,
-        ..traits()
-    };
+    let unable = traits_with(|traits| traits.max_regions = 0);
     for (id, twice) in IDS.into_iter().flat_map(|id| [(id, false), (id, true)]) {
         let mut peer = Peer::with(id, twice, MODERN, unable.clone());
         peer.script.recv(0, 5000, 1);

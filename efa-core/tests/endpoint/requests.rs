@@ -8,7 +8,9 @@ use efa_core::wire::{
     RecvId, Rtr, RtrKind, SendId,
 };
 
-use crate::script::{Script, config, connected, connected_with, memory, peer_memory, traits};
+use crate::script::{
+    Script, config, config_with, connected, connected_with, memory, peer_memory, traits,
+};
 use efa_testing::nic::{DeviceTraits, MEMORY};
 
 fn remote(length: usize) -> RemoteIoVec {
@@ -177,10 +179,7 @@ fn long_messages_fill_exactly_the_peers_windows() {
 
 /// The request for a read of `length` bytes by an endpoint whose windows have this many packets.
 fn read(window: u32, length: usize) -> (Rtr, u64) {
-    let settings = EndpointConfig {
-        cts_window_packets: window,
-        ..config()
-    };
+    let settings = config_with(|config| config.cts_window_packets = window);
     let (mut script, peer) = connected_with(settings, DeviceTraits::default());
     script
         .read(peer, memory(0, length), &[remote(length)], 1)

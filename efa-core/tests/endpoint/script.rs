@@ -46,6 +46,20 @@ pub(crate) fn traits() -> DeviceTraits {
     }
 }
 
+/// The usual configuration with a change.
+pub(crate) fn config_with(change: impl FnOnce(&mut EndpointConfig)) -> EndpointConfig {
+    let mut config = config();
+    change(&mut config);
+    config
+}
+
+/// The usual device with a change.
+pub(crate) fn traits_with(change: impl FnOnce(&mut DeviceTraits)) -> DeviceTraits {
+    let mut traits = traits();
+    change(&mut traits);
+    traits
+}
+
 impl Script {
     pub(crate) fn new() -> Self {
         Script::with(config(), traits())
