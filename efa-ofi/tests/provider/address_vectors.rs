@@ -36,7 +36,7 @@ fn remove(vector: *mut fid_av, addresses: &mut [fi_addr_t]) -> c_int {
 fn a_vector_keeps_peers_that_another_one_removes() {
     let name = "address_vectors::a_vector_keeps_peers_that_another_one_removes";
     with_provider(name, |libfabric| {
-        let pair = Pair::open(libfabric, &Options::default());
+        let pair = Pair::open(libfabric, &Options::USUAL);
         let name = pair.right.name();
         let others = [open(&pair.left, 0), open(&pair.left, 0)];
         for (vector, is_closed) in others.into_iter().zip([false, true]) {
@@ -64,7 +64,7 @@ fn a_vector_keeps_peers_that_another_one_removes() {
 fn endpoints_of_a_domain_have_separate_vectors() {
     let name = "address_vectors::endpoints_of_a_domain_have_separate_vectors";
     with_provider(name, |libfabric| {
-        let pair = Pair::open(libfabric, &Options::default());
+        let pair = Pair::open(libfabric, &Options::USUAL);
         let side = &pair.left;
         let vector = open(side, 0);
         let mut second = null_mut();
@@ -96,7 +96,7 @@ fn endpoints_of_a_domain_have_separate_vectors() {
 /// Has three messages go from left to right and back, before and after some sides have removed each
 /// other and inserted each other again.
 fn reinsert(libfabric: &crate::common::Libfabric, right: &Options, [of_left, of_right]: [bool; 2]) {
-    let usual = Options::default();
+    let usual = Options::USUAL;
     let sides = (Side::open(libfabric, &usual), Side::open(libfabric, right));
     let mut pair = Pair::of(sides.0, sides.1);
     let no = null_mut();
@@ -141,7 +141,7 @@ fn removed_peers_are_heard_again_after_insertion() {
     let name = "address_vectors::removed_peers_are_heard_again_after_insertion";
     with_provider(name, |libfabric| {
         for sides in [[true, false], [false, true], [true, true]] {
-            reinsert(libfabric, &Options::default(), sides);
+            reinsert(libfabric, &Options::USUAL, sides);
         }
     });
 }
@@ -155,10 +155,7 @@ fn stock_peers_hear_who_has_reinserted_them() {
             .env("FI_EFA_ENABLE_SHM_TRANSFER", "0");
     };
     with_provider_and(name, permit, |libfabric| {
-        let stock = Options {
-            provider: c"efa",
-            ..Options::default()
-        };
+        let stock = Options::USUAL.with(|options| options.provider = c"efa");
         reinsert(libfabric, &stock, [true, false]);
     });
 }
@@ -171,7 +168,7 @@ fn a_vector_of_many_entries_ends() {
             // All of one queue pair, as if it had been opened that often. A removal that walks
             // along the others would take some hundred million steps.
             const COUNT: usize = 20_000;
-            let side = Side::open(libfabric, &Options::default());
+            let side = Side::open(libfabric, &Options::USUAL);
             side.enable();
             let own = side.name();
             let names: Vec<[u8; 32]> = (0..COUNT as u32)
@@ -204,10 +201,7 @@ fn senders_are_reported_only_on_request() {
         "address_vectors::senders_are_reported_only_on_request",
         |libfabric| {
             for caps in [FI_MSG, FI_MSG | FI_SOURCE] {
-                let options = Options {
-                    caps,
-                    ..Options::default()
-                };
+                let options = Options::USUAL.with(|options| options.caps = caps);
                 let pair = Pair::open(libfabric, &options);
                 let (mut buffer, no) = ([0_u8; 4], null_mut());
                 let to = buffer.as_mut_ptr().cast();
@@ -229,7 +223,7 @@ fn senders_are_reported_only_on_request() {
 fn addresses_as_text_report_their_needed_size() {
     let name = "address_vectors::addresses_as_text_report_their_needed_size";
     with_provider(name, |libfabric| {
-        let side = Side::open(libfabric, &Options::default());
+        let side = Side::open(libfabric, &Options::USUAL);
         side.enable();
         let (vector, name) = (side.vector, side.name());
         // SAFETY: the vector is open, and there is room for `length` bytes.

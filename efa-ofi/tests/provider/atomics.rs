@@ -31,7 +31,7 @@ fn with_target<T: Clone>(
     body: impl FnOnce(&Target<'_>),
 ) -> Vec<T> {
     let mut memory = values.to_vec();
-    let pair = Pair::open(libfabric, &Options::default());
+    let pair = Pair::open(libfabric, &Options::USUAL);
     let region = pair.right.register(&mut memory);
     let target = Target {
         pair: &pair,

@@ -10,10 +10,7 @@ const ENTRIES: usize = 4;
 const MESSAGES: usize = 400;
 
 fn small() -> Options {
-    Options {
-        queue_size: ENTRIES,
-        ..Options::default()
-    }
+    Options::USUAL.with(|options| options.queue_size = ENTRIES)
 }
 
 /// Lets both sides make progress for a while, without reading anything.
@@ -51,7 +48,7 @@ fn a_full_queue_holds_sends_back() {
     with_provider("bounded::a_full_queue_holds_sends_back", |libfabric| {
         let (left, right) = (
             Side::open(libfabric, &small()),
-            Side::open(libfabric, &Options::default()),
+            Side::open(libfabric, &Options::USUAL),
         );
         let pair = Pair::of(left, right);
         let mut buffers = [[0_u8; 8]; MESSAGES];
@@ -106,7 +103,7 @@ fn a_full_queue_holds_receives_and_peers_back() {
     let name = "bounded::a_full_queue_holds_receives_and_peers_back";
     with_provider(name, |libfabric| {
         let (left, right) = (
-            Side::open(libfabric, &Options::default()),
+            Side::open(libfabric, &Options::USUAL),
             Side::open(libfabric, &small()),
         );
         let pair = Pair::of(left, right);
@@ -153,7 +150,7 @@ fn a_failure_says_what_happened_to_whom() {
     with_provider(
         "bounded::a_failure_says_what_happened_to_whom",
         |libfabric| {
-            let side = Side::open(libfabric, &Options::default());
+            let side = Side::open(libfabric, &Options::USUAL);
             side.enable();
             let gone = side.another();
             let to = side.insert(&crate::common::name_of(gone));

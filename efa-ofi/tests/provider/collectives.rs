@@ -21,10 +21,7 @@ struct Member {
 const JOINED: *mut c_void = std::ptr::without_provenance_mut(48);
 
 fn with_collectives() -> Options {
-    Options {
-        caps: Options::USUAL.caps | FI_COLLECTIVE,
-        ..Options::USUAL
-    }
+    Options::USUAL.with(|options| options.caps = Options::USUAL.caps | FI_COLLECTIVE)
 }
 
 impl Member {
@@ -428,7 +425,7 @@ fn collectives_refuse_what_makes_no_sense() {
                 member.close(libfabric);
             }
             // Without the capability, or without events.
-            let side = Side::open(libfabric, &Options::default());
+            let side = Side::open(libfabric, &Options::USUAL);
             side.enable();
             side.insert(&side.name());
             let mut plain = Member {

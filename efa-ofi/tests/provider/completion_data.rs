@@ -31,7 +31,7 @@ fn expected(kind: u64, data: u64, with_data: bool) -> (u64, u64) {
 fn message_data_comes_only_with_its_flag() {
     let name = "completion_data::message_data_comes_only_with_its_flag";
     with_provider(name, |libfabric| {
-        let pair = Pair::open(libfabric, &Options::default());
+        let pair = Pair::open(libfabric, &Options::USUAL);
         let (left, right, no) = (pair.left.endpoint, pair.right.endpoint, null_mut());
         let (source, mut target) = (vec![1_u8; 1 << 20], vec![0_u8; 1 << 20]);
         let into = target.as_mut_ptr().cast();
@@ -86,7 +86,7 @@ fn message_data_comes_only_with_its_flag() {
 fn write_data_comes_only_with_its_flag() {
     let name = "completion_data::write_data_comes_only_with_its_flag";
     with_provider(name, |libfabric| {
-        let pair = Pair::open(libfabric, &Options::default());
+        let pair = Pair::open(libfabric, &Options::USUAL);
         let (left, source) = (pair.left.endpoint, vec![1_u8; 1 << 20]);
         let mut target = vec![0_u8; 1 << 20];
         let region = pair.right.register(&mut target);

@@ -29,14 +29,8 @@ fn values(counter: *mut fid_cntr) -> (u64, u64) {
 /// Two sides, with a counter of the left side's sends and reads, and one of the right side's
 /// receives.
 fn with_counters(libfabric: &Libfabric, body: impl FnOnce(&Pair, *mut fid_cntr, *mut fid_cntr)) {
-    let options = Options {
-        queue_flags: FI_SELECTIVE_COMPLETION,
-        ..Options::default()
-    };
-    let (left, right) = (
-        Side::open(libfabric, &options),
-        Side::open(libfabric, &options),
-    );
+    let options = Options::USUAL.with(|options| options.queue_flags = FI_SELECTIVE_COMPLETION);
+    let (left, right) = Side::open_two(libfabric, &options);
     let (sent, received) = (open(&left, FI_WAIT_UNSPEC), open(&right, FI_WAIT_UNSPEC));
     assert_eq!(bind(left.endpoint, sent, FI_SEND | FI_READ), 0);
     assert_eq!(bind(right.endpoint, received, FI_RECV), 0);
@@ -176,14 +170,8 @@ fn access(pair: &Pair, what: Access, local: &mut [u64; 1], remote: &mut [u64; 1]
 /// Checks how often the right side counts each of these accesses, in one counter of all accesses to
 /// it.
 fn check_counts(libfabric: &Libfabric, provider: &'static CStr, all: &[(Access, u64)]) {
-    let options = Options {
-        provider,
-        ..Options::default()
-    };
-    let (left, right) = (
-        Side::open(libfabric, &options),
-        Side::open(libfabric, &options),
-    );
+    let options = Options::USUAL.with(|options| options.provider = provider);
+    let (left, right) = Side::open_two(libfabric, &options);
     let counter = open(&right, FI_WAIT_NONE);
     let targets = FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE;
     assert_eq!(bind(right.endpoint, counter, targets), 0);
@@ -255,8 +243,8 @@ fn counters_refuse_what_they_cannot_count() {
     with_provider(
         "counters::counters_refuse_what_they_cannot_count",
         |libfabric| {
-            let pair = Pair::open(libfabric, &Options::default());
-            let side = Side::open(libfabric, &Options::default());
+            let pair = Pair::open(libfabric, &Options::USUAL);
+            let side = Side::open(libfabric, &Options::USUAL);
             let (own, others) = (open(&side, FI_WAIT_NONE), open(&pair.left, FI_WAIT_NONE));
             assert_eq!(bind(side.endpoint, own, 0), -libc::EINVAL);
             assert_eq!(bind(side.endpoint, own, FI_MSG), -libc::EINVAL);

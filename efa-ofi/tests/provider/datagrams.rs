@@ -478,10 +478,7 @@ fn a_datagram_is_lost_as_a_whole() {
 #[test]
 fn a_datagram_wakes_a_sleeper() {
     with_provider("datagrams::a_datagram_wakes_a_sleeper", |libfabric| {
-        let sleeping = Options {
-            wait_obj: FI_WAIT_FD,
-            ..DATAGRAMS
-        };
+        let sleeping = DATAGRAMS.with(|options| options.wait_obj = FI_WAIT_FD);
         let pair = Pair::open(libfabric, &sleeping);
         let mut buffer = vec![0; PREFIX + 8];
         assert_eq!(receive(&pair.right, &mut buffer, null_mut(), 5), 0);

@@ -12,7 +12,7 @@ fn a_domain_has_room_for_many_endpoints() {
         "endpoints::a_domain_has_room_for_many_endpoints",
         |libfabric| {
             const COUNT: usize = 20;
-            let side = Side::open(libfabric, &Options::default());
+            let side = Side::open(libfabric, &Options::USUAL);
             side.enable();
             let own = side.insert(&side.name());
             let others: Vec<*mut fid_ep> = (0..COUNT).map(|_| side.another()).collect();
@@ -67,7 +67,7 @@ fn virtual_memory() -> usize {
 fn endpoints_reuse_closed_ones_packet_buffers() {
     let name = "endpoints::endpoints_reuse_closed_ones_packet_buffers";
     with_provider(name, |libfabric| {
-        let side = Side::open(libfabric, &Options::default());
+        let side = Side::open(libfabric, &Options::USUAL);
         side.enable();
         let again = || assert_eq!(close(side.another()), 0);
         again();
@@ -93,7 +93,7 @@ fn packet_memory() -> usize {
 fn packet_buffers_are_bounded_by_the_queues() {
     let name = "endpoints::packet_buffers_are_bounded_by_the_queues";
     with_provider(name, |libfabric| {
-        let side = Side::open(libfabric, &Options::default());
+        let side = Side::open(libfabric, &Options::USUAL);
         let mut before = packet_memory();
         side.enable();
         let others: Vec<*mut fid_ep> = (0..3)
@@ -117,10 +117,7 @@ fn packet_buffers_are_bounded_by_the_queues() {
 fn closed_endpoints_leave_no_descriptors() {
     let name = "endpoints::closed_endpoints_leave_no_descriptors";
     with_provider(name, |libfabric| {
-        let options = Options {
-            wait_obj: FI_WAIT_FD,
-            ..Options::default()
-        };
+        let options = Options::USUAL.with(|options| options.wait_obj = FI_WAIT_FD);
         let side = Side::open(libfabric, &options);
         side.enable();
         let descriptors = || {

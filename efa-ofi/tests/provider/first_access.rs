@@ -17,7 +17,7 @@ fn context(number: usize) -> *mut c_void {
 fn first_accesses_start_before_the_peer_answers() {
     let name = "first_access::first_accesses_start_before_the_peer_answers";
     with_provider(name, |libfabric| {
-        let pair = Pair::open(libfabric, &Options::default());
+        let pair = Pair::open(libfabric, &Options::USUAL);
         let endpoint = pair.left.endpoint;
         let (mut written, mut read) = ([0_u64; WAITING / 2], [7_u64; WAITING / 2]);
         let (targets, sources) = (
@@ -67,7 +67,7 @@ fn first_accesses_start_before_the_peer_answers() {
 #[test]
 fn accesses_of_a_dead_peer_fail() {
     with_provider("first_access::accesses_of_a_dead_peer_fail", |libfabric| {
-        let pair = Pair::open(libfabric, &Options::default());
+        let pair = Pair::open(libfabric, &Options::USUAL);
         let gone = pair.right.another();
         let to = pair.left.insert(&crate::common::name_of(gone));
         assert_eq!(close(gone), 0);
@@ -86,7 +86,7 @@ fn accesses_of_a_dead_peer_fail() {
         );
         assert_eq!(failed.flags, FI_RMA | FI_READ);
         // The same for a peer that is removed meanwhile.
-        let pair = Pair::open(libfabric, &Options::default());
+        let pair = Pair::open(libfabric, &Options::USUAL);
         let (endpoint, to) = (pair.left.endpoint, pair.to_right);
         let write = call!(endpoint => rma.write(place, 8, no, to, 4096, 1, context(8)));
         assert_eq!(write, 0);

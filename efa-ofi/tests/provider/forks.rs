@@ -43,7 +43,7 @@ fn fork(memory: &mut [u8]) {
 /// Sends messages between memory that is registered all the time, with a fork while a receive is
 /// posted.
 fn exchange(libfabric: &Libfabric) {
-    let pair = Pair::open(libfabric, &Options::default());
+    let pair = Pair::open(libfabric, &Options::USUAL);
     let (mut source, mut target) = (vec![0_u8; 100_000], vec![0_u8; 100_000]);
     let mut others = vec![0_u8; 100_000];
     let regions = [
@@ -122,7 +122,7 @@ fn forking_without_support_aborts() {
         let prepare = |command: &mut Command| older_kernel(command, "FI_EFA_FORK_SAFE", value);
         let ended = catch_unwind(AssertUnwindSafe(|| {
             with_provider_and(name, prepare, |libfabric| {
-                let pair = Pair::open(libfabric, &Options::default());
+                let pair = Pair::open(libfabric, &Options::USUAL);
                 fork(&mut [0; 8]);
                 pair.close(libfabric);
             });

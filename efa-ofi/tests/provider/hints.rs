@@ -218,8 +218,8 @@ fn an_info_names_what_was_opened_first() {
         };
         let open = || opened(libfabric.info(|_| {}).expect("there is a device"));
         assert_eq!(open(), (null_mut(), null_mut()));
-        let first = Side::open(libfabric, &Options::default());
-        let second = Side::open(libfabric, &Options::default());
+        let first = Side::open(libfabric, &Options::USUAL);
+        let second = Side::open(libfabric, &Options::USUAL);
         assert_eq!(open(), (first.fabric, first.domain));
         // Hints may name any of those that are open, and nothing else.
         let with = |fabric, domain| {

@@ -10,10 +10,7 @@ use crate::common::{AGAIN, Options, Pair, Side, bind, close, piece, rma_message,
 fn a_copied_operation_is_reported_once_on_request() {
     let name = "inject::a_copied_operation_is_reported_once_on_request";
     with_provider(name, |libfabric| {
-        let options = Options {
-            queue_flags: FI_SELECTIVE_COMPLETION,
-            ..Options::default()
-        };
+        let options = Options::USUAL.with(|options| options.queue_flags = FI_SELECTIVE_COMPLETION);
         let pair = Pair::open(libfabric, &options);
         let endpoint = pair.left.endpoint;
         let mut memory = [1_u64, 2];
@@ -78,7 +75,7 @@ fn a_copied_operation_is_reported_once_on_request() {
 #[test]
 fn reads_ignore_the_inject_flag() {
     with_provider("inject::reads_ignore_the_inject_flag", |libfabric| {
-        let pair = Pair::open(libfabric, &Options::default());
+        let pair = Pair::open(libfabric, &Options::USUAL);
         let endpoint = pair.left.endpoint;
         let mut memory = [7_u64];
         let region = pair.right.register(&mut memory);
@@ -111,11 +108,8 @@ fn reads_ignore_the_inject_flag() {
 fn failures_without_completions_reach_the_event_queue() {
     let name = "inject::failures_without_completions_reach_the_event_queue";
     with_provider(name, |libfabric| {
-        let options = Options::default();
-        let (left, right) = (
-            Side::open(libfabric, &options),
-            Side::open(libfabric, &options),
-        );
+        let options = Options::USUAL;
+        let (left, right) = Side::open_two(libfabric, &options);
         let mut attributes = fi_eq_attr {
             wait_obj: FI_WAIT_NONE,
             ..fi_eq_attr::default()

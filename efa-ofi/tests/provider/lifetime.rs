@@ -46,12 +46,9 @@ fn live(libfabric: &Libfabric, progress: fi_progress) {
     let options = Options {
         wait_obj: FI_WAIT_FD,
         progress,
-        ..Options::default()
+        ..Options::USUAL
     };
-    let (left, right) = (
-        Side::open(libfabric, &options),
-        Side::open(libfabric, &options),
-    );
+    let (left, right) = Side::open_two(libfabric, &options);
     let (mut counter, mut events) = (null_mut(), null_mut());
     let mut counts = fi_cntr_attr {
         wait_obj: FI_WAIT_FD,
@@ -125,7 +122,7 @@ fn closed_objects_leave_no_resources() {
 /// order that `arrange` makes of the order of opening. An object that is still in use is closed
 /// again after the rest.
 fn close_in_order(libfabric: &Libfabric, arrange: fn(&mut Vec<*mut fid>)) {
-    let pair = Pair::open(libfabric, &Options::default());
+    let pair = Pair::open(libfabric, &Options::USUAL);
     let (mut data, mut memory) = (vec![7_u8; 1 << 20], vec![0_u8; 1 << 20]);
     let (mut objects, mut regions) = (Vec::new(), Vec::new());
     for (side, buffer) in [(&pair.left, &mut data), (&pair.right, &mut memory)] {
@@ -270,7 +267,7 @@ fn nothing_is_lost_whatever_the_order_of_closing() {
 fn a_child_process_leaves_its_parent_alone() {
     let name = "lifetime::a_child_process_leaves_its_parent_alone";
     with_provider(name, |libfabric| {
-        let pair = Pair::open(libfabric, &Options::default());
+        let pair = Pair::open(libfabric, &Options::USUAL);
         let mut buffer = vec![0_u8; 100_000];
         let no = null_mut();
         let to = buffer.as_mut_ptr();
@@ -313,7 +310,7 @@ fn a_child_may_close_what_it_has_inherited() {
         let options = Options {
             wait_obj: FI_WAIT_FD,
             progress: FI_PROGRESS_AUTO,
-            ..Options::default()
+            ..Options::USUAL
         };
         let pair = Pair::open(libfabric, &options);
         let mut events = null_mut();
@@ -399,7 +396,7 @@ fn a_child_may_close_what_it_has_inherited() {
 fn others_use_the_domain_while_an_endpoint_closes() {
     let name = "lifetime::others_use_the_domain_while_an_endpoint_closes";
     with_provider(name, |libfabric| {
-        let pair = Pair::open(libfabric, &Options::default());
+        let pair = Pair::open(libfabric, &Options::USUAL);
         let (left, no) = (&pair.left, null_mut());
         // More than the peer has buffers for, who makes no progress: they stay in flight.
         let data = [7_u8; 64];

@@ -19,7 +19,7 @@ const UNKNOWN: u64 = 1 << 50;
 #[test]
 fn an_object_in_use_stays_open() {
     with_provider("misuse::an_object_in_use_stays_open", |libfabric| {
-        let side = Side::open(libfabric, &Options::default());
+        let side = Side::open(libfabric, &Options::USUAL);
         let busy = -libc::EBUSY;
         assert_eq!(close(side.fabric), busy);
         assert_eq!(close(side.domain), busy);
@@ -38,7 +38,7 @@ fn an_endpoint_that_lacks_something_says_what() {
     with_provider(
         "misuse::an_endpoint_that_lacks_something_says_what",
         |libfabric| {
-            let side = Side::open(libfabric, &Options::default());
+            let side = Side::open(libfabric, &Options::USUAL);
             let mut bare = null_mut();
             assert_eq!(
                 call!(side.domain => ops.endpoint(side.info, &mut bare, null_mut())),
@@ -64,7 +64,7 @@ fn an_endpoint_that_lacks_something_says_what() {
                 call!(bare => msg.send(buffer.as_ptr().cast(), 8, null_mut(), 0, null_mut()));
             assert_eq!(sent, -(FI_EOPBADSTATE as isize), "it is not enabled");
             // Objects of another domain do not go with it.
-            let other = Side::open(libfabric, &Options::default());
+            let other = Side::open(libfabric, &Options::USUAL);
             assert_ne!(bind(bare, other.vector, 0), 0);
             other.close(libfabric);
             assert_eq!(close(bare), 0);
@@ -78,7 +78,7 @@ fn wrong_arguments_of_operations_are_refused() {
     with_provider(
         "misuse::wrong_arguments_of_operations_are_refused",
         |libfabric| {
-            let pair = Pair::open(libfabric, &Options::default());
+            let pair = Pair::open(libfabric, &Options::USUAL);
             let (endpoint, no) = (pair.left.endpoint, null_mut());
             let mut buffer = [0_u8; 8];
             let memory: *mut c_void = buffer.as_mut_ptr().cast();
@@ -133,7 +133,7 @@ fn wrong_arguments_of_operations_are_refused() {
 #[test]
 fn wrong_registrations_are_refused() {
     with_provider("misuse::wrong_registrations_are_refused", |libfabric| {
-        let side = Side::open(libfabric, &Options::default());
+        let side = Side::open(libfabric, &Options::USUAL);
         let mut memory = [0_u8; 64];
         let buffer: *mut c_void = memory.as_mut_ptr().cast();
         let register = |buffer, length, access, flags, result| {
@@ -214,10 +214,7 @@ fn short_buffers_get_the_needed_length() {
     };
     with_provider_and(name, permit, |libfabric| {
         let [ours, stock] = [c"efa_rs", c"efa"].map(|provider| {
-            let options = Options {
-                provider,
-                ..Options::default()
-            };
+            let options = Options::USUAL.with(|options| options.provider = provider);
             let side = Side::open(libfabric, &options);
             side.enable();
             let found = [0, 1, 8, 20, 31, 32, 33, 64].map(|room| (room, copied_out(&side, room)));

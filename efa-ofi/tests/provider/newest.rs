@@ -125,10 +125,7 @@ struct OneOfEach {
 
 impl OneOfEach {
     fn open(libfabric: &Libfabric) -> OneOfEach {
-        let options = Options {
-            wait_obj: FI_WAIT_FD,
-            ..Options::default()
-        };
+        let options = Options::USUAL.with(|options| options.wait_obj = FI_WAIT_FD);
         let side = Side::open(libfabric, &options);
         side.enable();
         let mut memory = Box::new([0_u8; 64]);
@@ -327,7 +324,7 @@ unsafe fn newer<F: Copy, T>(table: *const T, index: usize) -> F {
 fn addresses_are_looked_up_for_the_processor_only() {
     let name = "newest::addresses_are_looked_up_for_the_processor_only";
     with_provider(name, |libfabric| {
-        let pair = Pair::open(libfabric, &Options::default());
+        let pair = Pair::open(libfabric, &Options::USUAL);
         let vector = pair.left.vector;
         type Lookup2 = unsafe extern "C" fn(
             *mut fid_av,
@@ -375,7 +372,7 @@ fn nothing_is_opened_for_a_gpu() {
     with_provider("newest::nothing_is_opened_for_a_gpu", |libfabric| {
         let offered = libfabric.info(|hints| hints.caps |= FI_XPU);
         assert_eq!(offered.err(), Some(-libc::ENODATA));
-        let side = Side::open(libfabric, &Options::default());
+        let side = Side::open(libfabric, &Options::USUAL);
         let (domain, no) = (side.domain, null_mut());
         let mut endpoint = null_mut();
         let status = call!(domain => ops.endpoint2(side.info, &mut endpoint, FI_XPU, no));
@@ -416,7 +413,7 @@ fn nothing_is_opened_for_a_gpu() {
 fn efa_provider_operations_are_refused_by_name() {
     let name = "newest::efa_provider_operations_are_refused_by_name";
     with_provider(name, |libfabric| {
-        let side = Side::open(libfabric, &Options::default());
+        let side = Side::open(libfabric, &Options::USUAL);
         /// Opens a table of operations of an object.
         fn open<T>(object: *mut T, name: *const c_char) -> (c_int, *mut c_void) {
             let mut table = null_mut();
@@ -456,7 +453,7 @@ fn a_write_may_be_for_many_per_second() {
         const HIGH_PPS: u64 = 1 << 60;
         /// A flag of the provider's that there is not.
         const UNKNOWN: u64 = 1 << 61;
-        let pair = Pair::open(libfabric, &Options::default());
+        let pair = Pair::open(libfabric, &Options::USUAL);
         let mut target = [0_u8; 4];
         let region = pair.right.register(&mut target);
         let (endpoint, from) = (pair.left.endpoint, b"data");

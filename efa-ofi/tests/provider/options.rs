@@ -49,7 +49,7 @@ fn options_of_the_efa_provider_are_supported() {
     with_provider(
         "options::options_of_the_efa_provider_are_supported",
         |libfabric| {
-            let side = Side::open(libfabric, &Options::default());
+            let side = Side::open(libfabric, &Options::USUAL);
             for (option, limit) in (MAX_MSG_SIZE..=INJECT_ATOMIC_SIZE).zip([
                 usize::MAX,
                 usize::MAX,
@@ -123,10 +123,7 @@ fn options_of_the_efa_provider_are_supported() {
 #[test]
 fn operation_flags_can_be_changed() {
     with_provider("options::operation_flags_can_be_changed", |libfabric| {
-        let options = Options {
-            queue_flags: FI_SELECTIVE_COMPLETION,
-            ..Options::default()
-        };
+        let options = Options::USUAL.with(|options| options.queue_flags = FI_SELECTIVE_COMPLETION);
         let pair = Pair::open(libfabric, &options);
         let endpoint = pair.left.endpoint;
         let get = |direction| {
@@ -169,10 +166,7 @@ fn multi_receive_buffers_first_end_at_a_packet() {
     let permit = |command: &mut std::process::Command| _ = command.env("FI_PROVIDER", "efa_rs,efa");
     crate::common::with_provider_and(name, permit, |libfabric| {
         let [ours, stock] = [c"efa_rs", c"efa"].map(|provider| {
-            let options = Options {
-                provider,
-                ..Options::default()
-            };
+            let options = Options::USUAL.with(|options| options.provider = provider);
             let side = Side::open(libfabric, &options);
             let length = side.option(FI_OPT_MIN_MULTI_RECV);
             side.close(libfabric);

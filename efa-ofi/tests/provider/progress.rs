@@ -14,16 +14,13 @@ const LONG: usize = 3 << 20;
 /// A pair whose right side makes automatic progress.
 fn with_automatic_target(name: &str, body: impl FnOnce(&Pair)) {
     with_provider(name, |libfabric| {
-        let automatic = Options {
-            progress: FI_PROGRESS_AUTO,
-            ..Options::default()
-        };
+        let automatic = Options::USUAL.with(|options| options.progress = FI_PROGRESS_AUTO);
         let right = Side::open(libfabric, &automatic);
         // SAFETY: an info that was given has all attributes.
         let offered = unsafe { &*(*right.info).domain_attr };
         assert_eq!(offered.data_progress, FI_PROGRESS_AUTO);
         assert_eq!(offered.control_progress, FI_PROGRESS_AUTO);
-        let pair = Pair::of(Side::open(libfabric, &Options::default()), right);
+        let pair = Pair::of(Side::open(libfabric, &Options::USUAL), right);
         body(&pair);
         pair.close(libfabric);
     });
@@ -127,10 +124,7 @@ fn memory_is_accessed_without_its_owners_calls() {
 fn a_domain_closes_while_its_thread_works() {
     let name = "progress::a_domain_closes_while_its_thread_works";
     with_provider(name, |libfabric| {
-        let automatic = Options {
-            progress: FI_PROGRESS_AUTO,
-            ..Options::default()
-        };
+        let automatic = Options::USUAL.with(|options| options.progress = FI_PROGRESS_AUTO);
         for _ in 0..2 {
             let pair = Pair::open(libfabric, &automatic);
             let no = null_mut();

@@ -62,7 +62,7 @@ fn assert_none(pair: &Pair, tag: u64) {
 fn a_claimed_message_waits_for_its_receive() {
     let name = "receives::a_claimed_message_waits_for_its_receive";
     with_provider(name, |libfabric| {
-        let pair = Pair::open(libfabric, &Options::default());
+        let pair = Pair::open(libfabric, &Options::USUAL);
         // libfabric requires these structures as contexts.
         let mut contexts = [fi_context::default(), fi_context::default()];
         let [first, second] = contexts
@@ -104,7 +104,7 @@ fn peeking_shows_the_completion_data() {
     let name = "receives::peeking_shows_the_completion_data";
     with_provider(name, |libfabric| {
         const DATA: u64 = 0x0123_4567_89ab_cdef;
-        let pair = Pair::open(libfabric, &Options::default());
+        let pair = Pair::open(libfabric, &Options::USUAL);
         let mut context = fi_context::default();
         let context = std::ptr::from_mut(&mut context).cast::<c_void>();
         let (from, to, no) = (pair.left.endpoint, pair.to_right, null_mut());
@@ -138,7 +138,7 @@ fn peeking_shows_the_completion_data() {
 #[test]
 fn discarded_messages_are_gone() {
     with_provider("receives::discarded_messages_are_gone", |libfabric| {
-        let pair = Pair::open(libfabric, &Options::default());
+        let pair = Pair::open(libfabric, &Options::USUAL);
         let mut context = fi_context::default();
         let context = std::ptr::from_mut(&mut context).cast::<c_void>();
         let data = [1_u8; 20_000];
@@ -172,8 +172,8 @@ fn discarded_messages_are_gone() {
 fn directed_receives_take_only_their_senders_messages() {
     let name = "receives::directed_receives_take_only_their_senders_messages";
     with_provider(name, |libfabric| {
-        let pair = Pair::open(libfabric, &Options::default());
-        let other = Side::open(libfabric, &Options::default());
+        let pair = Pair::open(libfabric, &Options::USUAL);
+        let other = Side::open(libfabric, &Options::USUAL);
         other.enable();
         let from_other = pair.right.insert(&other.name());
         let to_right = other.insert(&pair.right.name());
@@ -239,7 +239,7 @@ fn pieces<const N: usize>(memory: &mut [u8], lengths: [usize; N]) -> [iovec; N] 
 fn messages_are_gathered_and_scattered_in_all_forms() {
     let name = "receives::messages_are_gathered_and_scattered_in_all_forms";
     with_provider(name, |libfabric| {
-        let pair = Pair::open(libfabric, &Options::default());
+        let pair = Pair::open(libfabric, &Options::USUAL);
         let (left, right) = (pair.left.endpoint, pair.right.endpoint);
         let (to, any, no) = (pair.to_right, FI_ADDR_UNSPEC, null_mut());
         // Within a packet, several packets, and read by the receiver.
@@ -328,7 +328,7 @@ fn messages_are_gathered_and_scattered_in_all_forms() {
 #[test]
 fn a_cancelled_receive_has_its_tag() {
     with_provider("receives::a_cancelled_receive_has_its_tag", |libfabric| {
-        let pair = Pair::open(libfabric, &Options::default());
+        let pair = Pair::open(libfabric, &Options::USUAL);
         let (mut buffer, endpoint) = ([0_u8; 4], pair.right.endpoint);
         let place = buffer.as_mut_ptr().cast();
         let (tag, ignore) = (0x1234_5678_9abc, 0xff);

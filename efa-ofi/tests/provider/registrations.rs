@@ -13,7 +13,7 @@ fn memory_needs_no_more_than_its_own_use() {
     with_provider(
         "registrations::memory_needs_no_more_than_its_own_use",
         |libfabric| {
-            let pair = Pair::open(libfabric, &Options::default());
+            let pair = Pair::open(libfabric, &Options::USUAL);
             let (left, right, no) = (&pair.left, &pair.right, null_mut());
             for length in LENGTHS {
                 let mut data = efa_testing::pattern(length, 0);

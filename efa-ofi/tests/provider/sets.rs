@@ -142,7 +142,7 @@ impl Watched {
 #[test]
 fn poll_sets_name_who_has_news() {
     with_provider("sets::poll_sets_name_who_has_news", |libfabric| {
-        let mut watched = Watched::open(libfabric, &Options::default(), |_| null_mut());
+        let mut watched = Watched::open(libfabric, &Options::USUAL, |_| null_mut());
         let set = open_poll_set(&watched.pair.right);
         let queue = watched.queue.cast::<fid>();
         let counter = watched.counter.cast::<fid>();
@@ -191,7 +191,7 @@ fn poll_sets_refuse_what_they_cannot_poll() {
     with_provider(
         "sets::poll_sets_refuse_what_they_cannot_poll",
         |libfabric| {
-            let pair = Pair::open(libfabric, &Options::default());
+            let pair = Pair::open(libfabric, &Options::USUAL);
             let set = open_poll_set(&pair.right);
             let all = [
                 (null_mut(), 0, EINVAL),
@@ -222,7 +222,7 @@ fn poll_sets_refuse_what_they_cannot_poll() {
 fn wait_sets_tell_of_every_member() {
     with_provider("sets::wait_sets_tell_of_every_member", |libfabric| {
         let mut set = null_mut();
-        let mut watched = Watched::open(libfabric, &Options::default(), |side| {
+        let mut watched = Watched::open(libfabric, &Options::USUAL, |side| {
             set = open_wait_set(side);
             set
         });
@@ -294,7 +294,7 @@ fn wait_sets_tell_of_every_member() {
 fn a_sleeper_on_a_wait_set_wakes() {
     with_provider("sets::a_sleeper_on_a_wait_set_wakes", |libfabric| {
         let mut set = null_mut();
-        let mut watched = Watched::open(libfabric, &Options::default(), |side| {
+        let mut watched = Watched::open(libfabric, &Options::USUAL, |side| {
             set = open_wait_set(side);
             set
         });
@@ -327,7 +327,7 @@ fn a_sleeper_on_a_wait_set_wakes() {
 #[test]
 fn wait_sets_refuse_what_there_is_not() {
     with_provider("sets::wait_sets_refuse_what_there_is_not", |libfabric| {
-        let side = Side::open(libfabric, &Options::default());
+        let side = Side::open(libfabric, &Options::USUAL);
         for (wait_obj, flags, expected) in [
             (FI_WAIT_MUTEX_COND, 0, -libc::ENOSYS),
             (FI_WAIT_SET, 0, -libc::ENOSYS),

@@ -126,10 +126,7 @@ fn exchange_in_threads(name: &str, options: &Options) {
 
 #[test]
 fn threads_share_endpoints_and_a_queue() {
-    let options = Options {
-        threading: FI_THREAD_SAFE,
-        ..Options::default()
-    };
+    let options = Options::USUAL.with(|options| options.threading = FI_THREAD_SAFE);
     exchange_in_threads("threads::threads_share_endpoints_and_a_queue", &options);
 }
 
@@ -140,7 +137,7 @@ fn threads_share_what_makes_progress_by_itself() {
         threading: FI_THREAD_SAFE,
         progress: FI_PROGRESS_AUTO,
         wait_obj: FI_WAIT_FD,
-        ..Options::default()
+        ..Options::USUAL
     };
     exchange_in_threads(
         "threads::threads_share_what_makes_progress_by_itself",
@@ -152,10 +149,7 @@ fn threads_share_what_makes_progress_by_itself() {
 fn single_threaded_applications_take_no_lock() {
     let name = "threads::single_threaded_applications_take_no_lock";
     with_provider(name, |libfabric| {
-        let options = Options {
-            threading: FI_THREAD_DOMAIN,
-            ..Options::default()
-        };
+        let options = Options::USUAL.with(|options| options.threading = FI_THREAD_DOMAIN);
         let several = SharedQueueDomain::open(libfabric, &options);
         // SAFETY: an info that was given has all attributes.
         let offered = unsafe { (*(*several.side.info).domain_attr).threading };

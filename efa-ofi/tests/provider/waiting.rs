@@ -12,10 +12,7 @@ use crate::common::{Libfabric, Options, Pair, Side, Threads, bind, close, contro
 const AGAIN: c_int = -libc::EAGAIN;
 
 fn sleeping() -> Options {
-    Options {
-        wait_obj: FI_WAIT_FD,
-        ..Options::default()
-    }
+    Options::USUAL.with(|options| options.wait_obj = FI_WAIT_FD)
 }
 
 /// The descriptor of a wait object.
@@ -262,10 +259,7 @@ fn completions_within_a_call_wake_another_thread() {
 fn calls_wait_for_the_requested_completions() {
     let name = "waiting::calls_wait_for_the_requested_completions";
     with_provider(name, |libfabric| {
-        let options = Options {
-            wait_cond: FI_CQ_COND_THRESHOLD,
-            ..sleeping()
-        };
+        let options = sleeping().with(|options| options.wait_cond = FI_CQ_COND_THRESHOLD);
         let pair = Pair::open(libfabric, &options);
         let mut buffers = [[0; 4]; 5];
         for (tag, buffer) in buffers.iter_mut().enumerate() {
@@ -307,7 +301,7 @@ fn calls_wait_for_the_requested_completions() {
 fn queues_that_were_opened_without_waiting_refuse_it() {
     let name = "waiting::queues_that_were_opened_without_waiting_refuse_it";
     with_provider(name, |libfabric| {
-        let side = Side::open(libfabric, &Options::default());
+        let side = Side::open(libfabric, &Options::USUAL);
         side.enable();
         assert_eq!(read_or_sleep(&side, 0).err(), Some(-libc::ENOSYS as isize));
         assert_eq!(call!(side.queue => ops.signal()), -libc::EINVAL);
@@ -353,14 +347,9 @@ fn counters_wake_who_sleeps_until_they_change() {
         "waiting::counters_wake_who_sleeps_until_they_change",
         |libfabric| {
             // The queues cannot sleep, the counter can.
-            let options = Options {
-                queue_flags: FI_SELECTIVE_COMPLETION,
-                ..Options::default()
-            };
-            let (left, right) = (
-                Side::open(libfabric, &options),
-                Side::open(libfabric, &options),
-            );
+            let options =
+                Options::USUAL.with(|options| options.queue_flags = FI_SELECTIVE_COMPLETION);
+            let (left, right) = Side::open_two(libfabric, &options);
             let counter = open_counter(&right);
             assert_eq!(bind(right.endpoint, counter, FI_RECV), 0);
             let pair = Pair::of(left, right);
@@ -419,7 +408,7 @@ fn counters_wake_who_sleeps_until_they_change() {
 #[test]
 fn event_queues_wake_and_have_a_size() {
     with_provider("waiting::event_queues_wake_and_have_a_size", |libfabric| {
-        let side = Side::open(libfabric, &Options::default());
+        let side = Side::open(libfabric, &Options::USUAL);
         let open = |wait_obj| {
             let mut attributes = fi_eq_attr {
                 size: 3,

@@ -186,18 +186,9 @@ fn rma_works_as_without_zero_copy() {
 fn only_what_promises_enough_receives_into_its_buffers() {
     let name = "zero_copy::only_what_promises_enough_receives_into_its_buffers";
     with_provider(name, |libfabric| {
-        let with = |caps| Options {
-            caps: OPTIONS.caps | caps,
-            ..OPTIONS
-        };
-        let ordered = Options {
-            msg_order: FI_ORDER_SAS,
-            ..OPTIONS
-        };
-        let unregistered = Options {
-            mr_mode: OPTIONS.mr_mode & !FI_MR_LOCAL,
-            ..OPTIONS
-        };
+        let with = |caps| OPTIONS.with(|options| options.caps = OPTIONS.caps | caps);
+        let ordered = OPTIONS.with(|options| options.msg_order = FI_ORDER_SAS);
+        let unregistered = OPTIONS.with(|options| options.mr_mode = OPTIONS.mr_mode & !FI_MR_LOCAL);
         for (what, options, max_message, expected) in [
             ("everything", OPTIONS, MTU, true),
             ("tags", with(FI_TAGGED), MTU, false),

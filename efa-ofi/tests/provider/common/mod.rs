@@ -270,11 +270,11 @@ impl Options {
         mr_mode: FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY | FI_MR_LOCAL,
         provider: c"efa_rs",
     };
-}
 
-impl Default for Options {
-    fn default() -> Options {
-        Options::USUAL
+    /// These options with a change.
+    pub(crate) fn with(mut self, change: impl FnOnce(&mut Options)) -> Options {
+        change(&mut self);
+        self
     }
 }
 
@@ -289,6 +289,12 @@ pub(crate) struct Side {
 }
 
 impl Side {
+    /// Two sides with the same options.
+    pub(crate) fn open_two(libfabric: &Libfabric, options: &Options) -> (Side, Side) {
+        let open = || Side::open(libfabric, options);
+        (open(), open())
+    }
+
     /// Opens everything, binds it together, and leaves the endpoint to [`Side::enable`].
     pub(crate) fn open(libfabric: &Libfabric, options: &Options) -> Side {
         let info = libfabric.info(|hints| {
@@ -529,10 +535,7 @@ pub(crate) struct Pair {
 
 impl Pair {
     pub(crate) fn open(libfabric: &Libfabric, options: &Options) -> Pair {
-        let (left, right) = (
-            Side::open(libfabric, options),
-            Side::open(libfabric, options),
-        );
+        let (left, right) = Side::open_two(libfabric, options);
         Pair::of(left, right)
     }
 
