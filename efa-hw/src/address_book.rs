@@ -107,10 +107,7 @@ impl AddressBook {
 }
 
 fn unknown(ahn: Ahn) -> NicError {
-    NicError::Invalid {
-        what: "address handle number",
-        value: u64::from(ahn.0),
-    }
+    NicError::invalid("address handle number", ahn.0)
 }
 
 impl Drop for AddressBook {

@@ -131,10 +131,7 @@ impl PacketBuffers {
         context: u64,
     ) -> Result<(u64, LocalKey), NicError> {
         let Some(slot) = self.of_engine(buffer) else {
-            return Err(NicError::Invalid {
-                what: "packet buffer",
-                value: u64::from(buffer.0),
-            });
+            return Err(NicError::invalid("packet buffer", buffer.0));
         };
         slot.owner = BufferOwner::Device(queue_pair);
         slot.context = context;

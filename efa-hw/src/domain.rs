@@ -194,10 +194,7 @@ impl HwDomain {
 
     fn end_registration(&mut self, key: LocalKey) -> Result<(), NicError> {
         let Some(RegisteredMemory { memory, region }) = self.regions.remove(&key) else {
-            return Err(NicError::Invalid {
-                what: "local key",
-                value: u64::from(key.0),
-            });
+            return Err(NicError::invalid("local key", key.0));
         };
         region.end().map_err(|(region, error)| {
             // The registration still exists and grants its access.
@@ -450,10 +447,7 @@ impl HwDomain {
     /// The outstanding requests of a queue pair.
     #[inline]
     pub(crate) fn outstanding(&mut self, slot: u16) -> Result<&mut OutstandingRequests, NicError> {
-        let unknown = NicError::Invalid {
-            what: "queue pair of another domain:",
-            value: u64::from(slot),
-        };
+        let unknown = NicError::invalid("queue pair of another domain:", slot);
         self.queue_pairs.get_mut(usize::from(slot)).ok_or(unknown)
     }
 
@@ -494,10 +488,7 @@ impl HwDomain {
 /// The error for bytes outside of a packet buffer.
 #[cold]
 fn beyond_buffer(offset: usize) -> NicError {
-    NicError::Invalid {
-        what: "packet buffer offset",
-        value: offset as u64,
-    }
+    NicError::invalid("packet buffer offset", offset as u64)
 }
 
 /// Completes a request of a send queue.
@@ -859,10 +850,7 @@ const NO_CHANNEL: NicError =
     NicError::Unsupported("sleeping on a completion queue that was created without a channel");
 
 fn unknown_queue(queue: CompletionQueueId) -> NicError {
-    NicError::Invalid {
-        what: "completion queue",
-        value: u64::from(queue.0),
-    }
+    NicError::invalid("completion queue", queue.0)
 }
 
 /// A memory registration and its memory.

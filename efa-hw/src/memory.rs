@@ -29,10 +29,7 @@ impl UserMemory {
 
     /// Allocates `length` bytes, at least one.
     pub(crate) fn new(length: usize) -> Result<UserMemory, NicError> {
-        let invalid = NicError::Invalid {
-            what: "memory length",
-            value: length as u64,
-        };
+        let invalid = NicError::invalid("memory length", length as u64);
         let length = length.max(1);
         let room = length.checked_add(Self::ALIGNMENT).ok_or(invalid)?;
         // The layout requests no alignment: the system's allocator writes zeroes to aligned memory,
@@ -122,10 +119,7 @@ impl AddressSpace {
             .any(|memory| memory.slice().address == address);
         match self.ranges.get(&address) {
             Some(&length) if !owned => Ok(UserSlice { address, length }),
-            _ => Err(NicError::Invalid {
-                what: "address of memory to revoke",
-                value: address,
-            }),
+            _ => Err(NicError::invalid("address of memory to revoke", address)),
         }
     }
 

@@ -183,10 +183,7 @@ impl<R: Registrar, M: MemoryMonitor> RegistrationCache<R, M> {
     pub(crate) fn end_lease(&mut self, registrar: &R, key: LocalKey) -> Result<(), NicError> {
         let leased = self.by_key.get(&key).copied();
         let Some(place) = leased.filter(|place| self.entries[*place].users > 0) else {
-            return Err(NicError::Invalid {
-                what: "local key",
-                value: u64::from(key.0),
-            });
+            return Err(NicError::invalid("local key", key.0));
         };
         let entry = &mut self.entries[place];
         entry.users -= 1;

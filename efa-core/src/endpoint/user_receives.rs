@@ -16,7 +16,7 @@ use crate::endpoint::base::ids::{Arena, PeerId, ReceiveId};
 use crate::endpoint::base::immediate;
 use crate::endpoint::posting::Work;
 use crate::endpoint::receiving::receive_flags;
-use crate::nic::{Nic, QueuePair, Source, Status};
+use crate::nic::{Nic, NicError, QueuePair, Source, Status};
 use crate::wire::{PacketType, UserRecvQp};
 
 /// The second queue pair, and the receives that it has.
@@ -81,10 +81,11 @@ impl<Q: QueuePair> UserReceives<Q> {
             });
         };
         let Some(region) = piece.region else {
-            return Err(EndpointError::Nic(crate::nic::NicError::Invalid {
-                what: "memory without a registration, for a zero-copy receiver:",
-                value: piece.memory.address,
-            }));
+            let what = "memory without a registration, for a zero-copy receiver:";
+            return Err(EndpointError::Nic(NicError::invalid(
+                what,
+                piece.memory.address,
+            )));
         };
         let place = self.posted.vacant().ok_or(EndpointError::TryAgain)?;
         let context = u64::from(place.id.to_wire());

@@ -37,3 +37,12 @@ pub enum NicError {
         errno: i32,
     },
 }
+
+impl NicError {
+    /// An argument that is not valid for this device.
+    #[inline]
+    pub fn invalid(what: &'static str, value: impl Into<u64>) -> NicError {
+        let value = value.into();
+        NicError::Invalid { what, value }
+    }
+}

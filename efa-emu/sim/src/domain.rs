@@ -148,10 +148,7 @@ impl SimDomain {
 
     /// The client's side of a queue pair's queues.
     pub(super) fn queues(&mut self, queue_pair: Qpn) -> Result<&mut Queues, NicError> {
-        let unknown = NicError::Invalid {
-            what: "queue pair of another domain:",
-            value: queue_pair.0.into(),
-        };
+        let unknown = NicError::invalid("queue pair of another domain:", queue_pair.0);
         self.queues.0.get_mut(&queue_pair).ok_or(unknown)
     }
 
@@ -475,10 +472,7 @@ impl Domain for SimDomain {
 }
 
 fn unknown_queue(queue: CompletionQueueId) -> NicError {
-    NicError::Invalid {
-        what: "completion queue",
-        value: queue.0.into(),
-    }
+    NicError::invalid("completion queue", queue.0)
 }
 
 fn fault(slice: UserSlice) -> NicError {

@@ -223,10 +223,7 @@ impl DomainObjects {
     }
 
     pub(super) fn deregister(&mut self, lkey: Lkey) -> Result<(), NicError> {
-        let unknown = NicError::Invalid {
-            what: "local key",
-            value: lkey.0.into(),
-        };
+        let unknown = NicError::invalid("local key", lkey.0);
         let own = self.regions.iter().position(|region| *region == lkey);
         let own = own.ok_or(unknown)?;
         self.incarnation
@@ -245,10 +242,7 @@ impl DomainObjects {
     }
 
     pub(super) fn destroy_handle(&mut self, ahn: Ahn) -> Result<(), NicError> {
-        let unknown = NicError::Invalid {
-            what: "address handle",
-            value: ahn.0.into(),
-        };
+        let unknown = NicError::invalid("address handle", ahn.0);
         let own = self.handles.iter().position(|handle| *handle == ahn);
         let own = own.ok_or(unknown)?;
         let pd = self.pd.id;

@@ -106,10 +106,7 @@ impl PacketBuffers {
         length: usize,
     ) -> Result<&mut [u8], NicError> {
         self.check_owned(buffer)?;
-        let out_of_range = NicError::Invalid {
-            what: "offset in a packet buffer",
-            value: offset as u64,
-        };
+        let out_of_range = NicError::invalid("offset in a packet buffer", offset as u64);
         let end = offset.checked_add(length).ok_or(out_of_range)?;
         let bytes = self.bytes_mut(buffer).get_mut(offset..end);
         bytes.ok_or(out_of_range)
@@ -118,10 +115,10 @@ impl PacketBuffers {
     pub(super) fn check_owned(&self, buffer: BufferId) -> Result<(), NicError> {
         match self.places.get(buffer.0 as usize) {
             Some(BufferState::Program(_)) => Ok(()),
-            _ => Err(NicError::Invalid {
-                what: "packet buffer, not owned by the caller:",
-                value: buffer.0.into(),
-            }),
+            _ => Err(NicError::invalid(
+                "packet buffer, not owned by the caller:",
+                buffer.0,
+            )),
         }
     }
 

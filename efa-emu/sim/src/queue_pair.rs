@@ -40,8 +40,9 @@ impl SimQueuePair {
         config: &QueuePairConfig,
         service: Service,
     ) -> Result<Self, NicError> {
-        let depth =
-            |what, depth: usize| u32::try_from(depth).map_err(|_| invalid(what, depth as u64));
+        let depth = |what, depth: usize| {
+            u32::try_from(depth).map_err(|_| NicError::invalid(what, depth as u64))
+        };
         let send_entries = depth("send queue depth", config.send_queue_depth)?;
         let receives = depth("receive queue depth", config.recv_queue_depth)?;
         let cq = domain.completion_queue(completion_queue)?.clone();
@@ -153,7 +154,7 @@ impl SimQueuePair {
     ) -> Result<(), NicError> {
         domain.objects.incarnation.check_alive()?;
         let rkey = u32::try_from(request.remote_key.0)
-            .map_err(|_| invalid("remote key", request.remote_key.0))?;
+            .map_err(|_| NicError::invalid("remote key", request.remote_key.0))?;
         let local = user_buffer(request.local, request.local_key)?;
         let wr_id = domain.posted.insert(Posted {
             queue_pair: self.address.qpn,
@@ -344,10 +345,7 @@ fn peer(destination: &Destination) -> UdAddress {
 }
 
 fn user_buffer(slice: UserSlice, key: LocalKey) -> Result<Buffer, NicError> {
-    let length = u32::try_from(slice.length).map_err(|_| invalid("length", slice.length as u64))?;
+    let length = u32::try_from(slice.length)
+        .map_err(|_| NicError::invalid("length", slice.length as u64))?;
     Ok(Buffer::new(slice.address, length, key.0))
-}
-
-fn invalid(what: &'static str, value: u64) -> NicError {
-    NicError::Invalid { what, value }
 }

@@ -171,10 +171,7 @@ impl ScriptedPeer {
                 };
                 self.nic.post_send(&request, Doorbell::Ring)
             }
-            None => Err(NicError::Invalid {
-                what: "packet length",
-                value: packet.len() as u64,
-            }),
+            None => Err(NicError::invalid("packet length", packet.len() as u64)),
         };
         match posted {
             Ok(()) => {

@@ -117,13 +117,15 @@ impl HwQueuePair {
         context: u64,
     ) -> Result<(), NicError> {
         let mut entries = [sge(0, 0, LocalKey(0)); MAX_PIECES];
-        let unknown = |what, value| NicError::Invalid { what, value };
         if pieces.len() > MAX_PIECES {
-            return Err(unknown("pieces of a receive", pieces.len() as u64));
+            return Err(NicError::invalid(
+                "pieces of a receive",
+                pieces.len() as u64,
+            ));
         }
         for (entry, (memory, key)) in entries.iter_mut().zip(pieces) {
             let length = u32::try_from(memory.length)
-                .map_err(|_| unknown("length of a receive", memory.length as u64))?;
+                .map_err(|_| NicError::invalid("length of a receive", memory.length as u64))?;
             *entry = sge(memory.address, length, *key);
         }
         let slot = self.slot;
@@ -299,14 +301,12 @@ impl HwQueuePair {
         let length = u32::try_from(request.local.length)
             .ok()
             .filter(|length| *length as usize <= self.attributes.max_rdma_size)
-            .ok_or(NicError::Invalid {
-                what: "RDMA length",
-                value: request.local.length as u64,
-            })?;
-        let remote_key = u32::try_from(request.remote_key.0).map_err(|_| NicError::Invalid {
-            what: "remote key",
-            value: request.remote_key.0,
-        })?;
+            .ok_or(NicError::invalid(
+                "RDMA length",
+                request.local.length as u64,
+            ))?;
+        let remote_key = u32::try_from(request.remote_key.0)
+            .map_err(|_| NicError::invalid("remote key", request.remote_key.0))?;
         let key = domain.rdma.insert(Rdma {
             slot: self.slot,
             is_read,
@@ -358,10 +358,7 @@ impl QueuePair for HwQueuePair {
         let payload_length = request.payload.map_or(0, |(slice, _)| slice.length);
         let length = request.header_length.saturating_add(payload_length);
         if request.header_length > domain.buffers.size() || length > self.attributes.mtu {
-            return Err(NicError::Invalid {
-                what: "packet length",
-                value: length as u64,
-            });
+            return Err(NicError::invalid("packet length", length as u64));
         }
         let buffers = &mut domain.buffers;
         let (address, key) = buffers.lend(request.buffer, self.slot, request.context)?;

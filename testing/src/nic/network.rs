@@ -421,10 +421,7 @@ impl Port {
         let (gid, _) = *state.devices[self.index]
             .book
             .get(&ahn)
-            .ok_or(NicError::Invalid {
-                what: "AHN",
-                value: ahn.0.into(),
-            })?;
+            .ok_or(NicError::invalid("AHN", ahn.0))?;
         Ok(state
             .devices
             .iter()
@@ -558,10 +555,7 @@ impl Transport for Port {
             .remove(&region.local_key.0)
         {
             Some(_) => Ok(()),
-            None => Err(NicError::Invalid {
-                what: "key",
-                value: region.local_key.0.into(),
-            }),
+            None => Err(NicError::invalid("key", region.local_key.0)),
         }
     }
 
@@ -581,10 +575,7 @@ impl Transport for Port {
     fn destroy_address_handle(&mut self, ahn: Ahn) -> Result<(), NicError> {
         let mut state = self.network.0.borrow_mut();
         let book = &mut state.devices[self.index].book;
-        let (_, uses) = book.get_mut(&ahn).ok_or(NicError::Invalid {
-            what: "AHN",
-            value: ahn.0.into(),
-        })?;
+        let (_, uses) = book.get_mut(&ahn).ok_or(NicError::invalid("AHN", ahn.0))?;
         *uses -= 1;
         if *uses == 0 {
             book.remove(&ahn);

@@ -229,10 +229,7 @@ impl<N: HostNic> Peer<N> {
         immediate: Option<u32>,
     ) -> Result<bool, NicError> {
         if bytes.len() > self.nic.attributes().mtu {
-            return Err(NicError::Invalid {
-                what: "packet length",
-                value: bytes.len() as u64,
-            });
+            return Err(NicError::invalid("packet length", bytes.len() as u64));
         }
         let Some(buffer) = self.nic.acquire_buffer() else {
             return Ok(false);
