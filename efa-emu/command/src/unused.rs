@@ -77,7 +77,8 @@ pub(super) fn explain(facts: &RunFacts<'_>) -> Option<String> {
     ))
 }
 
-/// The line about a run in which no process asked for devices, from those that loaded the libraries.
+/// The line about a run in which no process asked for devices, from those that loaded the
+/// libraries.
 fn unseen(mut loaded: Vec<Process>) -> String {
     loaded.sort_by(|a, b| a.executable.cmp(&b.executable));
     loaded.dedup_by(|a, b| a.executable == b.executable);

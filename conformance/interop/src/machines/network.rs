@@ -9,8 +9,8 @@
 //!
 //! Each machine has a separate host name, network, System V shared memory and `/dev/shm`, and
 //! shares files and processes with this machine. The namespaces end with the processes that hold
-//! them and with all others there ([`ENDING`]), when their standard input is closed, and so with the
-//! harness.
+//! them and with all others there ([`ENDING`]), when their standard input is closed, and so with
+//! the harness.
 
 use std::net::Ipv4Addr;
 use std::os::unix::fs::PermissionsExt;
@@ -30,8 +30,8 @@ const FORWARDER: &str = "conformance/interop/machines/forward.py";
 /// variables could select devices or libraries of this machine.
 const KEPT: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "TMPDIR", "RUST_BACKTRACE"];
 
-/// The start of the scripts that make namespaces. After their standard input was closed, by `drop` or
-/// by the end of this program, it ends all processes in the network: a launcher's daemons are in
+/// The start of the scripts that make namespaces. After their standard input was closed, by `drop`
+/// or by the end of this program, it ends all processes in the network: a launcher's daemons are in
 /// sessions of their own, as it is itself, which ends with no group of processes.
 const ENDING: &str = r#"exec 3<&0; setsid sh -c '
 cat

@@ -1,5 +1,5 @@
-//! Stock libfabric's `fi_pingpong` over the emulated device. The cells of `efa-conformance interop` run
-//! it with each release and each generation of the device.
+//! Stock libfabric's `fi_pingpong` over the emulated device. The cells of `efa-conformance interop`
+//! run it with each release and each generation of the device.
 
 use std::path::Path;
 
@@ -118,9 +118,10 @@ fn wait_for_traffic(fabric: &TestFabric) -> Vec<String> {
 /// ready.
 fn shown_with(variable: &str) -> String {
     let fabric = TestFabric::new();
-    // A request fails after four refusals: one of 16, whatever happens to the others. Then libfabric
-    // repeats it, if the program gives it time. After the last message of a size, fi_pingpong waits
-    // for its peer on a socket only, so that message must not be short enough to be injected.
+    // A request fails after four refusals: one of 16, whatever happens to the others. Then
+    // libfabric repeats it, if the program gives it time. After the last message of a size,
+    // fi_pingpong waits for its peer on a socket only, so that message must not be short enough to
+    // be injected.
     let program = format!("env {variable} fi_pingpong -p efa -e rdm -S 4096 -I 300");
     let options = ["--rnr", "0.5"];
     let [_, client] = Dialogue::new(&fabric, &words(&program), "-B", "-P").run(&options, &options);
