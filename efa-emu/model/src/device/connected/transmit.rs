@@ -388,7 +388,6 @@ impl Pair {
             swap_or_add: swap_or_add.into(),
             compare: compare.into(),
         };
-        let mut has_payload = true;
         match wr.operation {
             SendOperation::Send(immediate) => {
                 head.opcode = match (is_first, is_last, immediate) {
@@ -418,7 +417,6 @@ impl Pair {
                 head.is_solicited = wr.is_solicited && is_last && immediate.is_some();
             }
             SendOperation::Read(remote) => {
-                has_payload = false;
                 // Data that has arrived is not read again.
                 let address = remote.address.wrapping_add(offset.into());
                 head.reth = Reth {
@@ -431,12 +429,10 @@ impl Pair {
                 compare,
                 swap,
             } => {
-                has_payload = false;
                 head.opcode = Opcode::CompareSwap;
                 head.atomic = atomic(remote, swap, compare);
             }
             SendOperation::FetchAdd { remote, add } => {
-                has_payload = false;
                 head.opcode = Opcode::FetchAdd;
                 head.atomic = atomic(remote, add, 0);
             }
@@ -446,7 +442,7 @@ impl Pair {
         };
         let memory;
         let content = match &wr.payload {
-            _ if !has_payload => Content::Nothing,
+            _ if wr.operation.is_read_like() => Content::Nothing,
             Payload::Inline(bytes) => {
                 let (start, end) = (offset as usize, (offset + length) as usize);
                 Content::Bytes(bytes.get(start..end).unwrap_or_default())
