@@ -97,8 +97,6 @@ impl RemoteMachine {
             RecordKind::Direct => Answer::UseRings,
             _ => Answer::Status(Status::LocalUnresponsiveRemote),
         };
-        let peer = self.devices[index].gid();
-        tracing::debug!(%peer, ?answer, "request refused: its machine is not connected");
         self.devices[index].answer(origin, answer);
     }
 

@@ -74,8 +74,6 @@ impl RemoteMachine {
 
     fn take_request(&mut self, name: u64, from: Gid, to: Gid, record: Record, data: &[u8]) {
         let Some(device) = self.by_gid.get(&from).copied() else {
-            let reason = "the sender has not entered the fabric";
-            tracing::debug!(peer = %from, reason, "request dropped");
             return self.reply(name, Status::LocalUnreachableRemote);
         };
         let mut record = match record.due() {
@@ -205,7 +203,6 @@ impl RemoteMachine {
     }
 
     pub(super) fn undelivered(&mut self, token: Token, status: Status) {
-        tracing::debug!(?token, ?status, "request not delivered");
         let status = match token {
             Token::ReadData { .. } => Status::RemoteAbort,
             Token::Request { .. } | Token::Nobody => status,
