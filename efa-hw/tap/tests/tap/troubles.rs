@@ -237,13 +237,14 @@ fn a_killed_tap_leaves_its_program_alone() {
     let fabric = TestFabric::new();
     let directory = tempfile::tempdir().unwrap();
     let tap = tap(directory.path(), "--buffer 1");
-    let dialogue = pingpong(&fabric, &tap, "3000");
+    // Enough messages that the programs are still running when the first frames are captured.
+    let dialogue = pingpong(&fabric, &tap, "10000");
     let server = dialogue.server(&HOSTS[0]);
     let client = dialogue.client(&HOSTS[1]);
+    // `efa-emu run` starts a shell, which executes the tap.
+    let killed = client.inner_id();
     let capture = directory.path().join("beta.tap");
     wait_for_frames(&capture);
-    // `efa-emu run` has started a shell, which executed the tap.
-    let killed = client.inner_id();
     // SAFETY: the call takes no pointers.
     unsafe { libc::kill(killed, libc::SIGKILL) };
     // The program continues to the end of the dialogue: the server sees no difference.
