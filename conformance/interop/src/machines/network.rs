@@ -9,7 +9,7 @@
 //!
 //! Each machine has a separate host name, network, System V shared memory and `/dev/shm`, and
 //! shares files and processes with this machine. The namespaces end with the processes that hold
-//! them and with all others there ([`ENDING`]), when their standard input is closed, and so with
+//! them and with all others there ([`ending`]), when their standard input is closed, and so with
 //! the harness.
 
 use std::net::Ipv4Addr;
@@ -32,17 +32,25 @@ const KEPT: [&str; 6] = ["PATH", "HOME", "USER", "LANG", "TMPDIR", "RUST_BACKTRA
 
 /// The start of the scripts that make namespaces. After their standard input was closed, by `drop`
 /// or by the end of this program, it ends all processes in the network: a launcher's daemons are in
-/// sessions of their own, as it is itself, which ends with no group of processes.
-const ENDING: &str = r#"exec 3<&0; setsid sh -c '
+/// sessions of their own, as it is itself, which ends with no group of processes. It does nothing
+/// in the network of this program.
+fn ending() -> String {
+    let own = std::process::id();
+    format!(
+        r#"exec 3<&0; setsid sh -c '
+network=$(readlink /proc/$$/ns/net)
+[ -n "$network" ] && [ "$network" != "$(readlink /proc/{own}/ns/net)" ] || exit
 cat
 for signal in TERM KILL; do
   for process in /proc/[0-9]*; do
-    [ $process = /proc/$$ ] || [ "$(readlink $process/ns/net)" != "$(readlink /proc/$$/ns/net)" ] ||
-      kill -$signal ${process#/proc/}
+    [ $process = /proc/$$ ] || [ "$(readlink $process/ns/net)" != "$network" ] ||
+      kill -$signal ${{process#/proc/}}
   done
   [ $signal = KILL ] || sleep 2
 done' <&3 >/dev/null 2>&1 &
-"#;
+"#
+    )
+}
 
 /// How bridges are started.
 #[derive(Clone, Copy)]
@@ -98,8 +106,9 @@ impl<'a> Machines<'a> {
         let temporary = (!is_root).then(own_temporary).transpose();
         let temporary = temporary.map_err(NotMeasured::failed)?;
         let script = format!(
-            "{ENDING}ip link set lo up && ip link add name br0 type bridge && \
-             ip addr add 10.61.0.254/24 dev br0 && ip link set br0 up"
+            "{}ip link set lo up && ip link add name br0 type bridge && \
+             ip addr add 10.61.0.254/24 dev br0 && ip link set br0 up",
+            ending()
         );
         let hosts = bench.directory().join("hosts");
         let lines: String = (0..count)
@@ -154,8 +163,9 @@ impl<'a> Machines<'a> {
         let name = format!("m{number}");
         let address = address(number);
         let script = format!(
-            "{ENDING}hostname {name} && mount -t tmpfs tmpfs /dev/shm && mount --bind '{}' /etc/hosts && \
+            "{}hostname {name} && mount -t tmpfs tmpfs /dev/shm && mount --bind '{}' /etc/hosts && \
              ip link set lo up",
+            ending(),
             hosts.display()
         );
         let kinds = ["--net", "--mount", "--uts", "--ipc"];
