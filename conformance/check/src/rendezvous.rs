@@ -465,11 +465,11 @@ impl PacketContext<'_> {
             self.breaks(&rules::RENDEZVOUS_READ_LATE, text);
         }
         if !is_beyond {
-            self.is_tagged(request_way);
+            self.mark_tagged(request_way);
         }
     }
 
-    fn is_tagged(&mut self, way: StreamKey) {
+    fn mark_tagged(&mut self, way: StreamKey) {
         self.view.tagged.insert((way.source, way.destination));
         let connection = self.view.connections.entry(way).or_default();
         connection.is_tagged = true;
@@ -530,7 +530,7 @@ impl PacketContext<'_> {
         };
         match self.peers().map(|exchange| requests(exchange)) {
             Some(Some((number, way))) => {
-                self.is_tagged(way);
+                self.mark_tagged(way);
                 self.ends(number, way, psn);
             }
             Some(None) => self.ends_nothing(psn, tmh, rvh),

@@ -110,7 +110,7 @@ fn errors_name_key_value_and_remedy() {
     );
     assert_eq!(
         error(r#"flags = "READ_NACK""#, "credit_request = [1]"),
-        "traces/written/example.toml:67: credit_request: `[1]` is out of range; the field has 4 \
+        "traces/written/example.toml:67: credit_request: `[1]` is not a number; the field has 4 \
          bytes: give a number from 0 to 0xffffffff"
     );
     let from_b = r#"[[packet]]

@@ -294,7 +294,7 @@ fn zero_copy_receivers_get_only_the_data() {
 
 /// Packets to a zero-copy receiver before its handshake would be lost.
 #[test]
-fn messages_can_wait_for_the_handshake() {
+fn messages_are_refused_until_the_handshake() {
     let settings = config_with(|config| config.handshake_before_messages = true);
     let mut script = Script::with(settings, traits());
     let peer = script.insert_peer();

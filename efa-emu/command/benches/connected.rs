@@ -36,7 +36,7 @@ enum MeasuringProgram {
 
 struct Row {
     name: &'static str,
-    judge: MeasuringProgram,
+    program: MeasuringProgram,
     /// The profile of the emulated device, if there is one.
     profile: Option<&'static str>,
     /// The program and its options for messages of 64 bytes, and of 1 MiB.
@@ -46,7 +46,7 @@ struct Row {
 const ROWS: [Row; 5] = [
     Row {
         name: "SRD on efa-emu",
-        judge: MeasuringProgram::Perftest,
+        program: MeasuringProgram::Perftest,
         profile: Some("efa1"),
         words: [
             "ib_send_lat -c SRD -x 0 -s 64 -n 20000",
@@ -55,7 +55,7 @@ const ROWS: [Row; 5] = [
     },
     Row {
         name: "RC on efa-emu",
-        judge: MeasuringProgram::Perftest,
+        program: MeasuringProgram::Perftest,
         profile: Some("tm"),
         words: [
             "ib_send_lat -c RC -x 0 -s 64 -n 20000",
@@ -66,7 +66,7 @@ const ROWS: [Row; 5] = [
     // than the device has.
     Row {
         name: "UCX, RC on efa-emu",
-        judge: MeasuringProgram::Ucx,
+        program: MeasuringProgram::Ucx,
         profile: Some("tm"),
         words: [
             "UCX_TLS=rc_v ucx_perftest -f -x rc_verbs -d rdmap0s0:1 -t am_lat -D bcopy -s 64 -n 20000",
@@ -75,7 +75,7 @@ const ROWS: [Row; 5] = [
     },
     Row {
         name: "UCX, posix",
-        judge: MeasuringProgram::Ucx,
+        program: MeasuringProgram::Ucx,
         profile: None,
         words: [
             "UCX_TLS=posix ucx_perftest -f -t tag_lat -s 64 -n 20000",
@@ -84,7 +84,7 @@ const ROWS: [Row; 5] = [
     },
     Row {
         name: "libfabric, shm",
-        judge: MeasuringProgram::Libfabric,
+        program: MeasuringProgram::Libfabric,
         profile: None,
         words: [
             "fi_pingpong -p shm -e rdm -S 64 -I 20000",
@@ -99,7 +99,7 @@ impl Row {
         let emulator = emulator();
         let fabric = format!("bench-connected-{}", std::process::id());
         let port = free_port()?.to_string();
-        let unpacked = match self.judge {
+        let unpacked = match self.program {
             MeasuringProgram::Ucx => {
                 let directory = userland("ucx-debian12");
                 Some(directory.ok_or("there is no UCX")?.join("run"))
@@ -126,7 +126,7 @@ impl Row {
             }
             command(&all)
         };
-        let flags: [&[&str]; 2] = match self.judge {
+        let flags: [&[&str]; 2] = match self.program {
             MeasuringProgram::Libfabric => [&["-B", &port], &["-P", &port, "127.0.0.1"]],
             _ => [&["-p", &port], &["-p", &port, "127.0.0.1"]],
         };
@@ -146,7 +146,7 @@ impl Row {
         let columns: Vec<&str> = line.split_whitespace().collect();
         let number = |column: usize| columns.get(column)?.parse::<f64>().ok();
         let is_small = size == SMALL;
-        match self.judge {
+        match self.program {
             // `64 20000 3.30 11.9 5.81 ...`: bytes, messages, least, most, typical; or bytes,
             // messages, best, mean.
             MeasuringProgram::Perftest if columns.first() == Some(&size.to_string().as_str()) => {

@@ -180,6 +180,6 @@ pub fn memory_that_was_reopened_is_the_targets_again() {
         claim::reopen(&shared.word);
     }
     thread.join().expect("it does not panic");
-    assert!(claim::withdraw(&shared.word));
+    assert!(claim::claim(&shared.word), "it is the target's");
     shared.touch();
 }

@@ -93,13 +93,13 @@ impl Lifetimes {
 
     /// The time of the latest first request of a queue pair number; `is_own`: as its own host
     /// captured it, since the clock of another may be late.
-    pub(super) fn is_born(&self, owner: Owner, is_own: bool) -> Option<u64> {
+    pub(super) fn first_request(&self, owner: Owner, is_own: bool) -> Option<u64> {
         let mut starts = self.starts(owner).rev();
         Some(starts.find(|(_, own)| *own || !is_own)?.0)
     }
 
     /// Whether a queue pair's first request was captured after one frame and not after another;
-    /// `is_own` as for [`Lifetimes::is_born`].
+    /// `is_own` as for [`Lifetimes::first_request`].
     pub(super) fn began_between(&self, owner: Owner, is_own: bool, after: u64, until: u64) -> bool {
         let mut starts = self.starts(owner);
         starts.any(|&(at, own)| at > after && at <= until && (own || !is_own))

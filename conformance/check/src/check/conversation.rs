@@ -81,7 +81,7 @@ impl Conversation {
     }
 
     /// Sets the time of the first request of `me`'s queue pair, if the capture has it.
-    pub(super) fn is_born(&mut self, me: End, at: Option<u64>) {
+    pub(super) fn set_first_request(&mut self, me: End, at: Option<u64>) {
         let side = &mut self.sides[me];
         side.born = at.filter(|&at| at > side.former_frame);
     }

@@ -874,7 +874,7 @@ impl Follower<'_> {
         if is_source {
             let from_start = self.conversation.is_from_start();
             let packet_type = self.parsed.packet_type;
-            self.conversation.sides[self.me].is_taken_back(msg_id);
+            self.conversation.sides[self.me].take_back(msg_id);
             let sequence = &mut self.conversation.sides[self.me].sequence;
             let gap = sequence.abort(msg_id, self.context.number, packet_type, from_start);
             self.skips(gap);

@@ -374,7 +374,7 @@ fn note_request(
     }
     if conversation.sides[me].born.is_none() {
         let is_own = frame.direction == Some(Direction::Outbound);
-        conversation.is_born(me, lifetimes.is_born(owner, is_own));
+        conversation.set_first_request(me, lifetimes.first_request(owner, is_own));
     }
     Some((is_repetition, run))
 }

@@ -244,7 +244,7 @@ impl Side {
     }
 
     /// Records that a message will not be sent again.
-    pub(super) fn is_taken_back(&mut self, msg_id: u32) {
+    pub(super) fn take_back(&mut self, msg_id: u32) {
         self.refused.remove(&msg_id);
     }
 

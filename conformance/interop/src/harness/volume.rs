@@ -86,15 +86,13 @@ impl Volume {
         }
         let interfaces = reader.interfaces();
         volumes.resize(interfaces.len(), Volume::default());
-        Ok(interfaces
-            .iter()
-            .enumerate()
-            .map(|(index, interface)| match &interface.name {
-                Some(name) => name.clone(),
-                None => format!("interface {index}"),
-            })
-            .zip(volumes)
-            .collect())
+        let mut by_name = BTreeMap::new();
+        for (index, (interface, volume)) in interfaces.iter().zip(volumes).enumerate() {
+            let name = interface.name.clone();
+            let name = name.unwrap_or_else(|| format!("interface {index}"));
+            *by_name.entry(name).or_default() += volume;
+        }
+        Ok(by_name)
     }
 }
 

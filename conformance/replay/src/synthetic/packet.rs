@@ -70,13 +70,15 @@ impl PacketContext<'_> {
         named: &PacketKeys<'_>,
     ) -> Result<EmittedPacket, ScenarioError> {
         let flags = self.flags(packet_type, named)?;
-        let (slots, length) = self.slots(packet_type, flags, named);
+        let (ranges, length) = self.ranges(packet_type, flags, named);
         let mtu = self.profile().mtu as usize;
         let data = self.data(packet_type, flags, named, mtu.saturating_sub(length))?;
         let content = match named.other("data") {
             Some(given) => literal(named, given)?,
             None => {
-                let content = self.operation.map_or(&[][..], |written| &written.content);
+                let content = self
+                    .operation
+                    .map_or(&[][..], |operation| &operation.content);
                 content[data.clone()].to_vec()
             }
         };
@@ -88,16 +90,16 @@ impl PacketContext<'_> {
             ));
         }
         let mut bytes = vec![0; length];
-        for slot in &slots {
+        for field in &ranges {
             let name = FieldName {
-                name: slot.descriptor.name,
-                index: slot.index,
+                name: field.descriptor.name,
+                index: field.index,
             };
-            let place = &mut bytes[slot.place.clone()];
-            if matches!(slot.descriptor.kind, FieldKind::Padding) {
+            let place = &mut bytes[field.place.clone()];
+            if matches!(field.descriptor.kind, FieldKind::Padding) {
                 continue;
             }
-            if matches!(slot.descriptor.kind, FieldKind::Gid) {
+            if matches!(field.descriptor.kind, FieldKind::Gid) {
                 let owner = named
                     .get(name)
                     .map_or(Ok(self.sender), |given| self.endpoint(named, given))?;
@@ -105,10 +107,10 @@ impl PacketContext<'_> {
                 continue;
             }
             let number = match named.get(name).filter(|_| name.name != "flags") {
-                Some(given) => self.number(packet_type, slot.descriptor, named, given)?,
-                None => self.default(packet_type, flags, slot, named, &data),
+                Some(given) => self.number(packet_type, field.descriptor, named, given)?,
+                None => self.default(packet_type, flags, field, named, &data),
             };
-            place.copy_from_slice(&number.to_le_bytes()[..slot.place.len()]);
+            place.copy_from_slice(&number.to_le_bytes()[..field.place.len()]);
         }
         bytes.extend(content);
         Ok(EmittedPacket { bytes, data })
@@ -159,7 +161,9 @@ impl PacketContext<'_> {
         match name {
             "connid" => is_handshake || (self.has_handshake && !named.has("raw_addr.size")),
             "host_id" | "device_version" => is_handshake,
-            "cq_data" => self.operation.is_some_and(|written| written.data.is_some()),
+            "cq_data" => self
+                .operation
+                .is_some_and(|operation| operation.data.is_some()),
             // Until the peer can identify the sender by its connection id.
             _ if name.starts_with("raw_addr") => {
                 packet_type.is_req() && !self.has_handshake && !named.has("connid")
@@ -179,13 +183,13 @@ impl PacketContext<'_> {
     }
 
     /// The fields in the order of the packet, and the length of all headers.
-    fn slots(
+    fn ranges(
         &self,
         packet_type: PacketType,
         flags: u16,
         named: &PacketKeys<'_>,
     ) -> (Vec<FieldRange>, usize) {
-        let mut slots = Vec::new();
+        let mut ranges = Vec::new();
         let mut offset = 0;
         for section in sections(packet_type) {
             let entries = section.array.map_or(1, |array| self.entries(array, named));
@@ -197,7 +201,7 @@ impl PacketContext<'_> {
                     if !descriptor.presence.holds(packet_type, flags) {
                         continue;
                     }
-                    slots.push(FieldRange {
+                    ranges.push(FieldRange {
                         descriptor,
                         index: section.array.map(|_| entry),
                         place: offset..offset + width,
@@ -206,7 +210,7 @@ impl PacketContext<'_> {
                 }
             }
         }
-        (slots, offset)
+        (ranges, offset)
     }
 
     /// The range of its operation's data in a packet with `room` bytes for data.
@@ -220,7 +224,7 @@ impl PacketContext<'_> {
         let length = named.other("length");
         let length = length.map(|given| Ok((given, unsigned(named, given, 8)? as usize)));
         let length = length.transpose()?;
-        let (Some(written), true) = (self.operation, packet_type.carries_data()) else {
+        let (Some(operation), true) = (self.operation, packet_type.carries_data()) else {
             return match length {
                 Some((given, _)) if named.other("data").is_none() => Err(named.error(
                     given,
@@ -230,14 +234,14 @@ impl PacketContext<'_> {
                 _ => Ok(0..0),
             };
         };
-        let total = written.content.len();
+        let total = operation.content.len();
         let seg_offset = named.get(FieldName {
             name: "seg_offset",
             index: None,
         });
         let start = match seg_offset {
             Some(given) => unsigned(named, given, 8)? as usize,
-            None => written.sent,
+            None => operation.sent,
         };
         let answers_nack = packet_type.is_req() && flags & ReqFlags::READ_NACK.bits() != 0;
         let (given, length) = match length {
@@ -245,14 +249,14 @@ impl PacketContext<'_> {
             None if answers_nack => (None, 0),
             None => {
                 let end = match packet_type {
-                    PacketType::CtsData => written.granted.min(total),
+                    PacketType::CtsData => operation.granted.min(total),
                     _ => total,
                 };
                 (None, end.saturating_sub(start).min(room))
             }
         };
         if length == 0 {
-            return Ok(written.sent..written.sent);
+            return Ok(operation.sent..operation.sent);
         }
         let end = start.saturating_add(length);
         if end > total {
@@ -271,12 +275,12 @@ impl PacketContext<'_> {
         &self,
         packet_type: PacketType,
         flags: u16,
-        slot: &FieldRange,
+        field: &FieldRange,
         named: &PacketKeys<'_>,
         data: &Range<usize>,
     ) -> u64 {
         let own = invented::address(self.sender);
-        match slot.descriptor.kind {
+        match field.descriptor.kind {
             FieldKind::PacketType => return packet_type.code().into(),
             FieldKind::Flags => return flags.into(),
             FieldKind::RawAddressSize => return RAW_ADDRESS,
@@ -289,9 +293,9 @@ impl PacketContext<'_> {
             }
             _ => {}
         }
-        match slot.descriptor.name {
+        match field.descriptor.name {
             "version" => return PROTOCOL_VERSION.into(),
-            "extra_info" if slot.index == Some(0) => return ANNOUNCED.bits(),
+            "extra_info" if field.index == Some(0) => return ANNOUNCED.bits(),
             "host_id" => {
                 return own
                     .gid
@@ -303,40 +307,45 @@ impl PacketContext<'_> {
             "credit_request" => return CREDITS,
             _ => {}
         }
-        let Some(written) = self.operation else {
-            return match standard(packet_type, slot.descriptor) {
+        let Some(operation) = self.operation else {
+            return match standard(packet_type, field.descriptor) {
                 Rule::Address(part) => part_of(own, part),
                 _ => 0,
             };
         };
-        let total = written.content.len() as u64;
-        match (standard(packet_type, slot.descriptor), slot.descriptor.name) {
+        let total = operation.content.len() as u64;
+        match (
+            standard(packet_type, field.descriptor),
+            field.descriptor.name,
+        ) {
             (Rule::Address(part), _) => part_of(own, part),
-            (Rule::Introduces(kind) | Rule::Refers(kind), _) => invented::id(written.step, kind),
+            (Rule::Introduces(kind) | Rule::Refers(kind), _) => invented::id(operation.step, kind),
             (Rule::Memory(part), name) => {
                 let array = name.split('.').next().unwrap_or(name);
-                let piece = invented::piece(written.step, slot.index.unwrap_or(0));
-                let target = written.target;
+                let piece = invented::piece(operation.step, field.index.unwrap_or(0));
+                let target = operation.target;
                 match part {
                     MemoryPart::SenderAddress => piece.address,
                     MemoryPart::SenderKey => piece.key,
                     MemoryPart::ReceiverAddress => {
-                        target.address + in_front(named, array, slot.index)
+                        target.address + in_front(named, array, field.index)
                     }
                     MemoryPart::ReceiverKey => target.key,
                 }
             }
-            (_, "rma_iov.len") => total - in_front(named, "rma_iov", slot.index).min(total),
-            (_, "read_iov.len") => total - in_front(named, "read_iov", slot.index).min(total),
+            (_, "rma_iov.len") => total - in_front(named, "rma_iov", field.index).min(total),
+            (_, "read_iov.len") => total - in_front(named, "read_iov", field.index).min(total),
             (_, "msg_id") => self.msg_id,
             (_, "msg_length") => total,
-            (_, "tag") => written.tag.unwrap_or(0),
-            (_, "cq_data") => written.data.unwrap_or(0),
-            (_, "recv_length") => total - written.sent as u64,
+            (_, "tag") => operation.tag.unwrap_or(0),
+            (_, "cq_data") => operation.data.unwrap_or(0),
+            (_, "recv_length") => total - operation.sent as u64,
             (_, "seg_offset") => data.start as u64,
             (_, "seg_length" | "runt_length") => data.len() as u64,
-            (_, "atomic_op") => written.atomic.map_or(0, |(op, _)| op.0.into()),
-            (_, "atomic_datatype") => written.atomic.map_or(0, |(_, datatype)| datatype.0.into()),
+            (_, "atomic_op") => operation.atomic.map_or(0, |(op, _)| op.0.into()),
+            (_, "atomic_datatype") => operation
+                .atomic
+                .map_or(0, |(_, datatype)| datatype.0.into()),
             _ => 0,
         }
     }
@@ -445,7 +454,10 @@ pub(super) fn unsigned(
         .ok_or_else(|| {
             named.error(
                 given,
-                format!("`{}` is out of range", given.value),
+                match number {
+                    Some(number) => format!("`{number}` is out of range"),
+                    None => format!("`{}` is not a number", given.value),
+                },
                 format!("the field has {width} bytes: give a number from 0 to {most:#x}"),
             )
         })

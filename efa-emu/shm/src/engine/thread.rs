@@ -113,18 +113,13 @@ pub(super) fn be_prompt() {
 mod tests {
     use std::os::unix::process::ExitStatusExt;
 
-    use super::AbortOnPanic;
-
     /// Set in the process whose thread fails.
     const FAIL: &str = "EFA_EMU_TEST_FAILING_THREAD";
 
     #[test]
     fn a_thread_that_fails_ends_the_process() {
         if std::env::var_os(FAIL).is_some() {
-            let thread = std::thread::spawn(|| {
-                let _whole = AbortOnPanic;
-                panic!("on purpose");
-            });
+            let thread = super::spawn("failing", || panic!("on purpose")).unwrap();
             let _ = thread.join();
             return;
         }
