@@ -309,7 +309,7 @@ impl Members<'_> {
             let missing = missing(layout, fabric)?;
             let mut members = self.all.iter();
             let silent = members.find(|member| member.cluster.is_none());
-            let trouble = match (missing, silent) {
+            let reason = match (missing, silent) {
                 (None, None) => return Ok(()),
                 (Some((host, machine)), _) => MembersError::NoHost { host, machine },
                 (None, Some(member)) => MembersError::NotReady {
@@ -317,7 +317,7 @@ impl Members<'_> {
                 },
             };
             if begin.elapsed() > PATIENCE {
-                return Err(trouble);
+                return Err(reason);
             }
             std::thread::sleep(POLL_INTERVAL);
         }

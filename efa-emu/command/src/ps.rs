@@ -109,7 +109,7 @@ fn as_json(hosts: &[HostStatus]) -> Value {
                 "profile": host.profile,
                 "machine": host.machine,
                 "processes": processes.collect::<Vec<_>>(),
-                "trouble": diagnostics,
+                "diagnostics": diagnostics,
             })
         })
         .collect()

@@ -170,7 +170,7 @@ fn as_json(devices: &[HostStatus]) -> Value {
                 "gid": device.gid.to_string(),
                 "hw_counters": object(&mut device.statistics.commands.iter()),
                 "port_hw_counters": object(&mut device.statistics.port.iter()),
-                "trouble": object(&mut device.statistics.diagnostics.iter()),
+                "diagnostics": object(&mut device.statistics.diagnostics.iter()),
             })
         })
         .collect()

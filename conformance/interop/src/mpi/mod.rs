@@ -38,7 +38,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_that_fail_over_efa_rs_alone_are_found() {
+    fn tests_that_only_efa_rs_fails_are_found() {
         let failing = "FAIL: testRevoke (test_ulfm.TestULFMSelf.testRevoke)\n\
                        ERROR: testGet (test_rma.TestRMA.testGet)\n\
                        Ran 2079 tests in 259.594s\n\n\

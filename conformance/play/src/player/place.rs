@@ -126,7 +126,7 @@ pub struct Description {
     /// Its address on the network to other hosts.
     pub address: IpAddr,
     /// The reason why it has no device.
-    pub trouble: Option<String>,
+    pub reason: Option<String>,
     /// The emulated fabric to which the devices belong, if they are emulated.
     pub fabric: Option<String>,
     /// The reason why packets of programs cannot be recorded there.
@@ -137,7 +137,7 @@ impl Description {
     /// Describes this host.
     pub fn of_this_host() -> Self {
         let host = std::fs::read_to_string("/proc/sys/kernel/hostname").unwrap_or_default();
-        let (opened, trouble) = match efa_devices() {
+        let (opened, reason) = match efa_devices() {
             Ok(devices) => (devices, None),
             Err(error) => (BTreeMap::new(), Some(error.to_string())),
         };
@@ -154,7 +154,7 @@ impl Description {
             devices: devices.collect(),
             parts,
             address: own_address(),
-            trouble,
+            reason,
             fabric: HostConfig::from_env().ok().map(|config| config.fabric),
             no_recorder: Recorder::of_this_host()
                 .err()
@@ -269,8 +269,8 @@ pub enum PlaceError {
         there: Box<Versions>,
         here: Box<Versions>,
     },
-    #[error("{host} has no EFA device: {trouble}")]
-    NoDevice { host: String, trouble: String },
+    #[error("{host} has no EFA device: {reason}")]
+    NoDevice { host: String, reason: String },
     #[error("{host} has no EFA device {wanted}; it has {}", found.join(", "))]
     NoSuchDevice {
         host: String,
@@ -390,10 +390,10 @@ impl RemoteAccess {
     pub fn inspect(&self, place: &HostDevice) -> Result<Description, PlaceError> {
         let description = self.describe(&place.host)?;
         let host = || place.host.clone();
-        if let Some(trouble) = &description.trouble {
+        if let Some(reason) = &description.reason {
             return Err(PlaceError::NoDevice {
                 host: host(),
-                trouble: trouble.clone(),
+                reason: reason.clone(),
             });
         }
         match &place.device {
@@ -484,7 +484,7 @@ mod tests {
     fn a_host_describes_itself() {
         let own = Description {
             devices: BTreeMap::from([("efa_0".to_owned(), "fe80::1".to_owned())]),
-            trouble: None,
+            reason: None,
             ..Description::of_this_host()
         };
         let script = format!("echo '{}'", own.line());
@@ -498,7 +498,7 @@ mod tests {
     #[test]
     fn a_host_without_device_reports_the_reason() {
         let own = Description {
-            trouble: Some("no list".into()),
+            reason: Some("no list".into()),
             ..Description::of_this_host()
         };
         let place: HostDevice = "node7".parse().unwrap();

@@ -58,7 +58,7 @@ impl<N: Nic> OrderedDelivery<'_, N> {
             Position::Expected => {
                 state.window.advance();
                 let chains = state.window.take_expected();
-                self.process_held(peer, chains);
+                self.process_deferred(peer, chains);
                 true
             }
             Position::Early if !state.window.has_passed(msg_id) => {

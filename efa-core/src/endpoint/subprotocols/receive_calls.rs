@@ -91,7 +91,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
     /// Receives a message that has already arrived. The returned id cannot be cancelled.
     ///
     /// # Errors
-    /// As of [`ReceiveSide::receive_held`].
+    /// As of [`ReceiveSide::receive_arrived`].
     fn receive_at_once(
         &mut self,
         peer: PeerId,
@@ -101,7 +101,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
     ) -> Result<ReceiveId, EndpointError> {
         let id = self.receiving.posted.skip_id();
         let id = id.ok_or(EndpointError::TryAgain)?;
-        self.receive_held(peer, message, target, ending)?;
+        self.receive_arrived(peer, message, target, ending)?;
         Ok(id)
     }
 
@@ -110,7 +110,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
     /// # Errors
     /// [`EndpointError::TryAgain`] if there are too many operations. The caller has to check that
     /// first, because the message is lost then.
-    pub(crate) fn receive_held(
+    pub(crate) fn receive_arrived(
         &mut self,
         peer: PeerId,
         message: UnexpectedMessage,
@@ -302,7 +302,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
     ) {
         self.channel.quota.begin_operation(peer);
         // Operations of peers always have room.
-        let received = self.receive_held(peer, message, Iov::One(target), ending);
+        let received = self.receive_arrived(peer, message, Iov::One(target), ending);
         debug_assert!(received.is_ok());
     }
 }
@@ -339,6 +339,6 @@ impl<N: Nic> ReceiveSide<'_, N> {
             recipient: ReportRecipient::None,
             ..claim.ending()
         };
-        self.receive_held(claim.peer, claim.message, Iov::NONE, ending)
+        self.receive_arrived(claim.peer, claim.message, Iov::NONE, ending)
     }
 }

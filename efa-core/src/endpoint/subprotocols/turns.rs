@@ -53,7 +53,7 @@ impl<N: Nic> OrderedDelivery<'_, N> {
                 let chains = state.window.take_expected();
                 self.first_packet(peer, packet, request);
                 if chains != [None; 2] {
-                    self.process_held(peer, chains);
+                    self.process_deferred(peer, chains);
                 }
             }
             position => self.out_of_turn(peer, position, packet, request),
@@ -104,7 +104,11 @@ impl<N: Nic> OrderedDelivery<'_, N> {
 
     /// Processes packets that waited for their turn: the chains of the expected id, and of the ids
     /// that follow it without a gap.
-    pub(super) fn process_held(&mut self, peer: PeerId, mut chains: [Option<DeferredPacketId>; 2]) {
+    pub(super) fn process_deferred(
+        &mut self,
+        peer: PeerId,
+        mut chains: [Option<DeferredPacketId>; 2],
+    ) {
         while chains != [None; 2] {
             let mut is_first = true;
             for chain in chains {
@@ -190,7 +194,7 @@ impl<N: Nic> OrderedDelivery<'_, N> {
                 }
                 self.channel.posting.release(packet);
             }
-            Segment::Deferred(head) => self.join_held(peer, packet, request, head),
+            Segment::Deferred(head) => self.join_deferred(peer, packet, request, head),
             Segment::Unknown => {
                 self.channel.reports.refuse(
                     Some(peer),
@@ -205,7 +209,7 @@ impl<N: Nic> OrderedDelivery<'_, N> {
     /// Handles a further segment of a message that no receive has matched. Unless it is a
     /// duplicate, it is added to the waiting packets, whose last one is `head`.
     #[inline(never)]
-    fn join_held(
+    fn join_deferred(
         &mut self,
         peer: PeerId,
         packet: ReceivedPacket,

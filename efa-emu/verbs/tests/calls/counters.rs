@@ -300,7 +300,7 @@ fn of_trouble_are_shown_by_ps_and_stats() {
         loop {
             let printed = emulator(&["stats", "--json"]).wait().stdout;
             let devices: Value = serde_json::from_str(&printed).unwrap();
-            if is_all(&|name| devices[0]["trouble"][name].as_u64().unwrap()) {
+            if is_all(&|name| devices[0]["diagnostics"][name].as_u64().unwrap()) {
                 break;
             }
             wait.pause(|| format!("{expected:?}: {printed}"));

@@ -431,7 +431,7 @@ fn nothing_leaves_a_port_without_link() {
 /// The number of requests that found no receive, and the number of retries.
 fn refusals() -> [u64; 2] {
     let device = &printed(&["stats"])[0];
-    let found = device["trouble"]["rnr_refusals"].as_u64().unwrap();
+    let found = device["diagnostics"]["rnr_refusals"].as_u64().unwrap();
     let port = device["port_hw_counters"]["retrans_pkts"].as_u64();
     [found, port.unwrap_or_else(|| panic!("{device}"))]
 }
