@@ -250,97 +250,71 @@ fn captures_equal_those_of_calls() {
     }
 }
 
-/// The effect of a rule on messages of 1 byte, 2 bytes and so on.
-struct Case {
-    /// The condition of the rule.
-    when: &'static str,
-    then: &'static str,
-    messages: u16,
-    /// The completions, in the order of their ids.
-    expected: &'static [Done],
-}
+/// The effect of a rule on messages of 1 byte, 2 bytes and so on: the condition of the rule, its
+/// action, the number of messages, and the completions, in the order of their ids.
+type Case = (&'static str, &'static str, u16, &'static [Done]);
 
+const OK: Status = Status::Ok;
 const FIRST: &str = "max-length = 1, nth = 1";
 const FIRST_ANSWER: &str = "on = \"answer\", max-length = 1, nth = 1";
 const EACH: &str = "max-length = 1";
+const ABORT: &str = "{ status = \"remote-abort\" }";
 
 const CASES: &[Case] = &[
-    Case {
-        when: FIRST,
-        then: "\"drop\"",
-        messages: 1,
-        expected: &[(1, Status::Ok, 0), (RECEIVE, Status::Ok, 1)],
-    },
-    Case {
-        when: EACH,
-        then: "\"lose\"",
-        messages: 2,
-        expected: &[
+    (FIRST, "\"drop\"", 1, &[(1, OK, 0), (RECEIVE, OK, 1)]),
+    (
+        EACH,
+        "\"lose\"",
+        2,
+        &[
             (1, Status::LocalUnresponsiveRemote, 0),
-            (2, Status::Ok, 0),
-            (RECEIVE, Status::Ok, 2),
+            (2, OK, 0),
+            (RECEIVE, OK, 2),
         ],
-    },
-    Case {
-        when: FIRST,
-        then: "\"duplicate\"",
-        messages: 1,
-        expected: &[
-            (1, Status::Ok, 0),
-            (RECEIVE, Status::Ok, 1),
-            (RECEIVE, Status::Ok, 1),
-        ],
-    },
-    Case {
-        when: FIRST_ANSWER,
-        then: "\"duplicate\"",
-        messages: 1,
-        expected: &[
-            (1, Status::Ok, 0),
-            (1, Status::Ok, 0),
-            (RECEIVE, Status::Ok, 1),
-        ],
-    },
-    Case {
-        when: FIRST,
-        then: "\"repeat\"",
-        messages: 1,
-        expected: &[
-            (1, Status::Ok, 0),
-            (RECEIVE, Status::Ok, 1),
-            (RECEIVE + 1, Status::Ok, 1),
-        ],
-    },
+    ),
+    (
+        FIRST,
+        "\"duplicate\"",
+        1,
+        &[(1, OK, 0), (RECEIVE, OK, 1), (RECEIVE, OK, 1)],
+    ),
+    (
+        FIRST_ANSWER,
+        "\"duplicate\"",
+        1,
+        &[(1, OK, 0), (1, OK, 0), (RECEIVE, OK, 1)],
+    ),
+    (
+        FIRST,
+        "\"repeat\"",
+        1,
+        &[(1, OK, 0), (RECEIVE, OK, 1), (RECEIVE + 1, OK, 1)],
+    ),
     // The second message arrives before the first.
-    Case {
-        when: FIRST,
-        then: "{ hold-packets = 1 }",
-        messages: 2,
-        expected: &[
-            (1, Status::Ok, 0),
-            (2, Status::Ok, 0),
-            (RECEIVE, Status::Ok, 2),
-            (RECEIVE + 1, Status::Ok, 1),
+    (
+        FIRST,
+        "{ hold-packets = 1 }",
+        2,
+        &[
+            (1, OK, 0),
+            (2, OK, 0),
+            (RECEIVE, OK, 2),
+            (RECEIVE + 1, OK, 1),
         ],
-    },
-    Case {
-        when: FIRST,
-        then: "{ status = \"remote-abort\" }",
-        messages: 1,
-        expected: &[(1, Status::RemoteAbort, 0)],
-    },
-    Case {
-        when: FIRST_ANSWER,
-        then: "{ status = \"remote-abort\" }",
-        messages: 1,
-        expected: &[(1, Status::RemoteAbort, 0), (RECEIVE, Status::Ok, 1)],
-    },
-    Case {
-        when: FIRST,
-        then: "{ not-ready = 3 }",
-        messages: 1,
-        expected: &[(1, Status::Ok, 0), (RECEIVE, Status::Ok, 1)],
-    },
+    ),
+    (FIRST, ABORT, 1, &[(1, Status::RemoteAbort, 0)]),
+    (
+        FIRST_ANSWER,
+        ABORT,
+        1,
+        &[(1, Status::RemoteAbort, 0), (RECEIVE, OK, 1)],
+    ),
+    (
+        FIRST,
+        "{ not-ready = 3 }",
+        1,
+        &[(1, OK, 0), (RECEIVE, OK, 1)],
+    ),
 ];
 
 /// The JSON output of a command of `efa-emu` for this fabric.
@@ -360,15 +334,14 @@ fn applied() -> u64 {
 fn rules_of_faults_apply_as_to_calls() {
     on_emulated_host_with(&["--profile", "efa2", "--host", "alpha"], || {
         both_ways(7, |client| {
-            for case in CASES {
-                println!("{} {}", case.when, case.then);
-                let rule = format!("when = {{ {} }}, then = {}", case.when, case.then);
-                fault(&["add", &rule]);
-                let receives = case.expected.iter().map(|(id, ..)| *id);
+            for (when, then, messages, expected) in CASES {
+                println!("{when} {then}");
+                fault(&["add", &format!("when = {{ {when} }}, then = {then}")]);
+                let receives = expected.iter().map(|(id, ..)| *id);
                 let receives = receives.max().unwrap().saturating_sub(RECEIVE - 1);
                 (0..receives).for_each(|number| client.receive(RECEIVE + number, 64));
-                (1..=case.messages).for_each(|number| client.send(number, number.into()));
-                let mut expected = case.expected.to_vec();
+                (1..=*messages).for_each(|number| client.send(number, number.into()));
+                let mut expected = expected.to_vec();
                 if client.direct.is_none() {
                     // Calls show no completion of a request that has completed.
                     expected.dedup();
