@@ -26,6 +26,7 @@ pub mod programs;
 pub mod self_talk;
 pub mod shared_domain;
 mod skip;
+mod test_name;
 mod udmabuf;
 #[cfg(feature = "verbs")]
 pub mod verbs;
@@ -34,4 +35,5 @@ pub mod workspace;
 
 pub use pattern::pattern;
 pub use skip::skip;
+pub use test_name::test_name;
 pub use udmabuf::udmabuf;

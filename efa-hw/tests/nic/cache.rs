@@ -10,13 +10,13 @@ use efa_testing::hw::{kernel, with_device_and};
 const LENGTH: usize = 1 << 20;
 
 /// Calls `body` with a device; the emulated one pins pages as the kernel does.
-fn with_pinned_pages(name: &str, body: impl FnOnce(HwDevice)) {
+fn with_pinned_pages<F: FnOnce(HwDevice)>(body: F) {
     let prepare = |command: &mut std::process::Command| {
         let (directory, library) = kernel::library();
         command.env("LD_PRELOAD", library);
         directory
     };
-    with_device_and(name, prepare, body);
+    with_device_and(prepare, body);
 }
 
 /// A private mapping of [`LENGTH`] bytes.
@@ -151,61 +151,58 @@ fn send_leased(
 
 #[test]
 fn the_current_memory_of_an_address_is_sent() {
-    with_pinned_pages(
-        "cache::the_current_memory_of_an_address_is_sent",
-        |device| {
-            let Some((mut a, mut b, to)) = pair(&device) else {
-                return;
-            };
-            let memory = Mapping::new();
-            // SAFETY: the memory is mapped whenever an operation uses it.
-            unsafe { a.allow_user(memory.slice()) }.unwrap();
+    with_pinned_pages(|device| {
+        let Some((mut a, mut b, to)) = pair(&device) else {
+            return;
+        };
+        let memory = Mapping::new();
+        // SAFETY: the memory is mapped whenever an operation uses it.
+        unsafe { a.allow_user(memory.slice()) }.unwrap();
 
-            // A registration that the test keeps shows that the device still uses the old pages.
-            memory.fill(0x01);
-            let kept = a.register(memory.slice(), Access::empty()).unwrap();
+        // A registration that the test keeps shows that the device still uses the old pages.
+        memory.fill(0x01);
+        let kept = a.register(memory.slice(), Access::empty()).unwrap();
+        memory.replace("munmap");
+        memory.fill(0x02);
+        let sent = send_from(&mut a, &mut b, to, memory.slice(), kept.local_key);
+        assert_eq!(
+            sent, [0x01; 4000],
+            "this device would hide stale registrations"
+        );
+        a.deregister(kept).unwrap();
+
+        let ways = [
+            "munmap",
+            "MAP_FIXED",
+            "MADV_DONTNEED",
+            "mremap",
+            "another thread",
+        ];
+        for (turn, how) in ways.into_iter().enumerate() {
+            let bytes = [0x10 + turn as u8, 0x20 + turn as u8];
+            memory.fill(bytes[0]);
+            let (sent, first) = send_leased(&mut a, &mut b, to, memory.slice());
+            assert_eq!(sent, [bytes[0]; 4000], "before {how}");
+            let hits = a.cache_statistics().unwrap().hits;
+            let (_, again) = send_leased(&mut a, &mut b, to, memory.slice());
+            // Pages that were removed at an unknown time are not cached until they are
+            // unmapped, by the next way.
+            assert_eq!(again, first, "the cache serves what it has");
+            assert_eq!(a.cache_statistics().unwrap().hits, hits + 1);
+            memory.replace(how);
+            memory.fill(bytes[1]);
+            let (sent, _) = send_leased(&mut a, &mut b, to, memory.slice());
+            assert_eq!(sent, [bytes[1]; 4000], "after {how}");
             memory.replace("munmap");
-            memory.fill(0x02);
-            let sent = send_from(&mut a, &mut b, to, memory.slice(), kept.local_key);
-            assert_eq!(
-                sent, [0x01; 4000],
-                "this device would hide stale registrations"
-            );
-            a.deregister(kept).unwrap();
-
-            let ways = [
-                "munmap",
-                "MAP_FIXED",
-                "MADV_DONTNEED",
-                "mremap",
-                "another thread",
-            ];
-            for (turn, how) in ways.into_iter().enumerate() {
-                let bytes = [0x10 + turn as u8, 0x20 + turn as u8];
-                memory.fill(bytes[0]);
-                let (sent, first) = send_leased(&mut a, &mut b, to, memory.slice());
-                assert_eq!(sent, [bytes[0]; 4000], "before {how}");
-                let hits = a.cache_statistics().unwrap().hits;
-                let (_, again) = send_leased(&mut a, &mut b, to, memory.slice());
-                // Pages that were removed at an unknown time are not cached until they are
-                // unmapped, by the next way.
-                assert_eq!(again, first, "the cache serves what it has");
-                assert_eq!(a.cache_statistics().unwrap().hits, hits + 1);
-                memory.replace(how);
-                memory.fill(bytes[1]);
-                let (sent, _) = send_leased(&mut a, &mut b, to, memory.slice());
-                assert_eq!(sent, [bytes[1]; 4000], "after {how}");
-                memory.replace("munmap");
-            }
-            assert!(a.cache_statistics().unwrap().invalidations >= ways.len() as u64);
-        },
-    );
+        }
+        assert!(a.cache_statistics().unwrap().invalidations >= ways.len() as u64);
+    });
 }
 
 /// Memory whose changes are not reported is registered for each operation.
 #[test]
 fn shared_memory_is_not_kept() {
-    with_pinned_pages("cache::shared_memory_is_not_kept", |device| {
+    with_pinned_pages(|device| {
         let Some((mut a, mut b, to)) = pair(&device) else {
             return;
         };
@@ -231,7 +228,7 @@ fn shared_memory_is_not_kept() {
 /// After `revoke_user` neither the device nor the cache refers to the memory.
 #[test]
 fn revoked_memory_is_not_kept() {
-    with_pinned_pages("cache::revoked_memory_is_not_kept", |device| {
+    with_pinned_pages(|device| {
         let Some((mut a, mut b, to)) = pair(&device) else {
             return;
         };
@@ -307,8 +304,7 @@ fn transfer(a: &mut Program, b: &mut Program, to: endpoint::PeerId) -> Vec<u8> {
 
 #[test]
 fn unregistered_messages_use_the_cache() {
-    let name = "cache::unregistered_messages_use_the_cache";
-    with_pinned_pages(name, |device| {
+    with_pinned_pages(|device| {
         if !device.attributes().caps.contains(DeviceCaps::RDMA_READ) {
             efa_testing::skip(format_args!("{} has no RDMA read", device.name()));
             return;

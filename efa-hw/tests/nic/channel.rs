@@ -42,152 +42,143 @@ const SHORT: Duration = Duration::from_millis(50);
 
 #[test]
 fn a_completion_ends_the_sleep_whenever_it_comes() {
-    with_device(
-        "channel::a_completion_ends_the_sleep_whenever_it_comes",
-        |device| {
-            let (mut a, mut b) = (open(&device), open_sleeping(&device));
-            let ahn = a.create_address_handle(b.address().gid).unwrap();
-            let to = Destination::new(ahn, b.address());
-            for _ in 0..8 {
-                post_receive(&mut b);
-            }
-            arm(&mut b);
-            assert!(!sleep(&mut b, SHORT), "nothing has come");
+    with_device(|device| {
+        let (mut a, mut b) = (open(&device), open_sleeping(&device));
+        let ahn = a.create_address_handle(b.address().gid).unwrap();
+        let to = Destination::new(ahn, b.address());
+        for _ in 0..8 {
+            post_receive(&mut b);
+        }
+        arm(&mut b);
+        assert!(!sleep(&mut b, SHORT), "nothing has come");
 
-            // A completion before the request, which was not polled.
-            send(&mut a, to, b"before", None, 1);
-            expect_sent(&wait(&mut [&mut a], 1)[0], 1, Status::Ok);
-            arm(&mut b);
-            assert!(sleep(&mut b, TIMEOUT), "it came before `arm`");
-            let before = wait(&mut [&mut b], 1);
-            expect_received(&b, &before[0], b"before", None);
+        // A completion before the request, which was not polled.
+        send(&mut a, to, b"before", None, 1);
+        expect_sent(&wait(&mut [&mut a], 1)[0], 1, Status::Ok);
+        arm(&mut b);
+        assert!(sleep(&mut b, TIMEOUT), "it came before `arm`");
+        let before = wait(&mut [&mut b], 1);
+        expect_received(&b, &before[0], b"before", None);
 
-            // A completion between the request and the sleep.
-            arm(&mut b);
-            send(&mut a, to, b"between", None, 2);
-            expect_sent(&wait(&mut [&mut a], 1)[0], 2, Status::Ok);
-            assert!(sleep(&mut b, TIMEOUT), "it came before `sleep`");
-            let between = wait(&mut [&mut b], 1);
-            expect_received(&b, &between[0], b"between", None);
+        // A completion between the request and the sleep.
+        arm(&mut b);
+        send(&mut a, to, b"between", None, 2);
+        expect_sent(&wait(&mut [&mut a], 1)[0], 2, Status::Ok);
+        assert!(sleep(&mut b, TIMEOUT), "it came before `sleep`");
+        let between = wait(&mut [&mut b], 1);
+        expect_received(&b, &between[0], b"between", None);
 
-            // A completion during the sleep, from another thread. The sleeper uses no processor
-            // meanwhile.
-            arm(&mut b);
-            std::thread::scope(|scope| {
-                scope.spawn(|| {
-                    std::thread::sleep(Duration::from_millis(300));
-                    send(&mut a, to, b"during", None, 3);
-                    expect_sent(&wait(&mut [&mut a], 1)[0], 3, Status::Ok);
-                });
-                let before = processor_time();
-                assert!(sleep(&mut b, TIMEOUT), "it came during `sleep`");
-                let used = processor_time() - before;
-                assert!(
-                    used < Duration::from_millis(50),
-                    "{used:?} of work while asleep"
-                );
+        // A completion during the sleep, from another thread. The sleeper uses no processor
+        // meanwhile.
+        arm(&mut b);
+        std::thread::scope(|scope| {
+            scope.spawn(|| {
+                std::thread::sleep(Duration::from_millis(300));
+                send(&mut a, to, b"during", None, 3);
+                expect_sent(&wait(&mut [&mut a], 1)[0], 3, Status::Ok);
             });
-            let during = wait(&mut [&mut b], 1);
-            expect_received(&b, &during[0], b"during", None);
+            let before = processor_time();
+            assert!(sleep(&mut b, TIMEOUT), "it came during `sleep`");
+            let used = processor_time() - before;
+            assert!(
+                used < Duration::from_millis(50),
+                "{used:?} of work while asleep"
+            );
+        });
+        let during = wait(&mut [&mut b], 1);
+        expect_received(&b, &during[0], b"during", None);
 
-            // One request produces one event: without another request the program is not woken.
-            arm(&mut b);
-            assert!(!sleep(&mut b, SHORT), "old events are gone after `arm`");
-        },
-    );
+        // One request produces one event: without another request the program is not woken.
+        arm(&mut b);
+        assert!(!sleep(&mut b, SHORT), "old events are gone after `arm`");
+    });
 }
 
 #[test]
 fn two_that_sleep_in_turn_lose_no_message() {
-    with_device(
-        "channel::two_that_sleep_in_turn_lose_no_message",
-        |device| {
-            const ROUNDS: u64 = 500;
-            let (mut a, mut b) = (open_sleeping(&device), open_sleeping(&device));
-            let to_b = Destination::new(
-                a.create_address_handle(b.address().gid).unwrap(),
-                b.address(),
-            );
-            let to_a = Destination::new(
-                b.create_address_handle(a.address().gid).unwrap(),
-                a.address(),
-            );
-            /// Answers each message with the next number, and sleeps between them.
-            fn play(nic: &mut HwNic, to: Destination, begins: bool) {
-                if begins {
-                    send(nic, to, &0_u64.to_le_bytes(), None, 0);
+    with_device(|device| {
+        const ROUNDS: u64 = 500;
+        let (mut a, mut b) = (open_sleeping(&device), open_sleeping(&device));
+        let to_b = Destination::new(
+            a.create_address_handle(b.address().gid).unwrap(),
+            b.address(),
+        );
+        let to_a = Destination::new(
+            b.create_address_handle(a.address().gid).unwrap(),
+            a.address(),
+        );
+        /// Answers each message with the next number, and sleeps between them.
+        fn play(nic: &mut HwNic, to: Destination, begins: bool) {
+            if begins {
+                send(nic, to, &0_u64.to_le_bytes(), None, 0);
+            }
+            let mut completions = Vec::new();
+            loop {
+                arm(nic);
+                while nic.poll(&mut completions, 16) > 0 {}
+                if completions.is_empty() {
+                    assert!(sleep(nic, TIMEOUT), "a completion was overlooked");
+                    continue;
                 }
-                let mut completions = Vec::new();
-                loop {
-                    arm(nic);
-                    while nic.poll(&mut completions, 16) > 0 {}
-                    if completions.is_empty() {
-                        assert!(sleep(nic, TIMEOUT), "a completion was overlooked");
-                        continue;
-                    }
-                    for completion in completions.drain(..) {
-                        assert_eq!(completion.status, Status::Ok);
-                        match completion.kind {
-                            CompletionKind::Send { buffer } => nic.release_buffer(buffer),
-                            CompletionKind::Recv { buffer, length, .. } => {
-                                let bytes = nic.buffer(buffer)[..length].try_into().unwrap();
-                                let number = u64::from_le_bytes(bytes);
-                                nic.post_recv(buffer).unwrap();
-                                if number < ROUNDS {
-                                    send(nic, to, &(number + 1).to_le_bytes(), None, 0);
-                                }
-                                if number + 1 >= ROUNDS {
-                                    return;
-                                }
+                for completion in completions.drain(..) {
+                    assert_eq!(completion.status, Status::Ok);
+                    match completion.kind {
+                        CompletionKind::Send { buffer } => nic.release_buffer(buffer),
+                        CompletionKind::Recv { buffer, length, .. } => {
+                            let bytes = nic.buffer(buffer)[..length].try_into().unwrap();
+                            let number = u64::from_le_bytes(bytes);
+                            nic.post_recv(buffer).unwrap();
+                            if number < ROUNDS {
+                                send(nic, to, &(number + 1).to_le_bytes(), None, 0);
                             }
-                            other => panic!("{other:?}"),
+                            if number + 1 >= ROUNDS {
+                                return;
+                            }
                         }
+                        other => panic!("{other:?}"),
                     }
                 }
             }
-            // Before either begins: a sender does not wait for a thread that does not run yet.
-            post_receive(&mut a);
-            post_receive(&mut b);
-            std::thread::scope(|scope| {
-                scope.spawn(|| play(&mut a, to_b, true));
-                scope.spawn(|| play(&mut b, to_a, false));
-            });
-        },
-    );
+        }
+        // Before either begins: a sender does not wait for a thread that does not run yet.
+        post_receive(&mut a);
+        post_receive(&mut b);
+        std::thread::scope(|scope| {
+            scope.spawn(|| play(&mut a, to_b, true));
+            scope.spawn(|| play(&mut b, to_a, false));
+        });
+    });
 }
 
 #[test]
 fn a_descriptor_is_readable_after_a_completion() {
-    with_device(
-        "channel::a_descriptor_is_readable_after_a_completion",
-        |device| {
-            use std::os::fd::AsRawFd as _;
-            let (mut a, mut b) = (open(&device), open_sleeping(&device));
-            let ahn = a.create_address_handle(b.address().gid).unwrap();
-            post_receive(&mut b);
-            let readable = |b: &HwNic, timeout: i32| {
-                let mut waiting = libc::pollfd {
-                    fd: b.channel(queue(b)).unwrap().as_raw_fd(),
-                    events: libc::POLLIN,
-                    revents: 0,
-                };
-                // SAFETY: one structure, which is valid for writes.
-                unsafe { libc::poll(&mut waiting, 1, timeout) == 1 }
+    with_device(|device| {
+        use std::os::fd::AsRawFd as _;
+        let (mut a, mut b) = (open(&device), open_sleeping(&device));
+        let ahn = a.create_address_handle(b.address().gid).unwrap();
+        post_receive(&mut b);
+        let readable = |b: &HwNic, timeout: i32| {
+            let mut waiting = libc::pollfd {
+                fd: b.channel(queue(b)).unwrap().as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
             };
-            arm(&mut b);
-            assert!(!readable(&b, 0));
-            send(&mut a, Destination::new(ahn, b.address()), b"x", None, 1);
-            assert!(readable(&b, 30_000));
-            assert_eq!(wait(&mut [&mut b], 1).len(), 1);
-            arm(&mut b);
-            assert!(!readable(&b, 0));
-        },
-    );
+            // SAFETY: one structure, which is valid for writes.
+            unsafe { libc::poll(&mut waiting, 1, timeout) == 1 }
+        };
+        arm(&mut b);
+        assert!(!readable(&b, 0));
+        send(&mut a, Destination::new(ahn, b.address()), b"x", None, 1);
+        assert!(readable(&b, 30_000));
+        assert_eq!(wait(&mut [&mut b], 1).len(), 1);
+        arm(&mut b);
+        assert!(!readable(&b, 0));
+    });
 }
 
 #[test]
 fn a_queue_without_a_channel_says_so() {
-    with_device("channel::a_queue_without_a_channel_says_so", |device| {
+    with_device(|device| {
         let mut domain = device
             .open_domain(&DomainConfig { packet_buffers: 8 })
             .unwrap();

@@ -27,8 +27,7 @@ fn completion(domain: &mut HwDomain, queue: CompletionQueueId) -> Completion {
 
 #[test]
 fn datagrams_arrive_scattered_behind_their_header() {
-    let name = "datagrams::datagrams_arrive_scattered_behind_their_header";
-    with_device(name, |device| {
+    with_device(|device| {
         let config = DomainConfig { packet_buffers: 4 };
         let mut domain = device.open_domain(&config).unwrap();
         let queues = [(); 2].map(|()| domain.create_completion_queue(16).unwrap());

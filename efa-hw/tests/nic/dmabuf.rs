@@ -115,8 +115,7 @@ fn exchange(device: &HwDevice, memory: &std::fs::File, descriptor: BorrowedFd<'_
 
 #[test]
 fn dmabuf_memory_is_sent_read_and_written() {
-    let name = "dmabuf::dmabuf_memory_is_sent_read_and_written";
-    with_device(name, |device| {
+    with_device(|device| {
         let (memory, dmabuf) = memory();
         match &dmabuf {
             Some(dmabuf) => exchange(&device, &memory, dmabuf.as_fd()),
@@ -127,8 +126,7 @@ fn dmabuf_memory_is_sent_read_and_written() {
 
 #[test]
 fn failed_registrations_have_verb_and_errno() {
-    let name = "dmabuf::failed_registrations_have_verb_and_errno";
-    with_device(name, |device| {
+    with_device(|device| {
         let mut nic = open(&device);
         let (memory, dmabuf) = memory();
         let good = dmabuf

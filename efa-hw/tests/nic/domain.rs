@@ -35,33 +35,22 @@ impl Machine for Verbs {
 }
 
 /// Runs a test on a device that exchanges messages with itself.
-fn play(name: &str, test: impl Fn(&Verbs, &Verbs)) {
-    with_device(name, |device| {
-        let machine = || Verbs(device.clone(), std::time::Instant::now());
-        test(&machine(), &machine());
-    });
+fn play(device: &HwDevice, test: impl Fn(&Verbs, &Verbs)) {
+    let machine = || Verbs(device.clone(), std::time::Instant::now());
+    test(&machine(), &machine());
 }
 
 #[test]
 fn what_is_shared_serves_both_endpoints() {
-    play(
-        "domain::what_is_shared_serves_both_endpoints",
-        shared_domain::everything_is_shared,
-    );
+    with_device(|device| play(&device, shared_domain::everything_is_shared));
 }
 
 #[test]
 fn one_endpoint_is_closed_while_the_other_works() {
-    play(
-        "domain::one_endpoint_is_closed_while_the_other_works",
-        shared_domain::one_is_closed_while_the_other_works,
-    );
+    with_device(|device| play(&device, shared_domain::one_is_closed_while_the_other_works));
 }
 
 #[test]
 fn a_batch_always_rings_exactly_one_doorbell() {
-    play(
-        "domain::a_batch_always_rings_exactly_one_doorbell",
-        shared_domain::a_batch_rings_once,
-    );
+    with_device(|device| play(&device, shared_domain::a_batch_rings_once));
 }

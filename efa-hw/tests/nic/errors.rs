@@ -4,7 +4,7 @@ use super::*;
 
 #[test]
 fn errors_have_verb_and_device_code() {
-    with_device("errors::errors_have_verb_and_device_code", |device| {
+    with_device(|device| {
         let (mut a, mut b) = (open(&device), open(&device));
         let ahn = a.create_address_handle(b.address().gid).unwrap();
         b.create_address_handle(a.address().gid).unwrap();

@@ -28,7 +28,7 @@ fn exchange(a: &mut HwNic, b: &mut HwNic) {
 
 #[test]
 fn packets_are_inside_of_wide_entries() {
-    with_device("inline::packets_are_inside_of_wide_entries", |device| {
+    with_device(|device| {
         let (usual, widest) = (device.attributes().inline_size, device.max_inline_size());
         if widest == usual {
             efa_testing::skip(format_args!(
@@ -53,7 +53,7 @@ fn packets_are_inside_of_wide_entries() {
 /// The memory of the send queue has room for half as many wide entries.
 #[test]
 fn wide_entries_take_the_room_of_two() {
-    with_device("inline::wide_entries_take_the_room_of_two", |device| {
+    with_device(|device| {
         let widest = device.max_inline_size();
         if widest == device.attributes().inline_size {
             efa_testing::skip(format_args!(
@@ -85,90 +85,86 @@ fn wide_entries_take_the_room_of_two() {
 /// and the memory may change before the write has completed. Longer writes refer to their memory.
 #[test]
 fn short_writes_are_inside_of_their_entries() {
-    with_device(
-        "inline::short_writes_are_inside_of_their_entries",
-        |device| {
-            let widest = device.max_inline_size();
-            let can_write = device.attributes().caps.contains(DeviceCaps::RDMA_WRITE);
-            if widest == device.attributes().inline_size || !can_write {
-                efa_testing::skip(format_args!(
-                    "{} has no entries of 128 bytes or no RDMA writes",
-                    device.name()
-                ));
-                return;
+    with_device(|device| {
+        let widest = device.max_inline_size();
+        let can_write = device.attributes().caps.contains(DeviceCaps::RDMA_WRITE);
+        if widest == device.attributes().inline_size || !can_write {
+            efa_testing::skip(format_args!(
+                "{} has no entries of 128 bytes or no RDMA writes",
+                device.name()
+            ));
+            return;
+        }
+        let mut b = open(&device);
+        let config = NicConfig {
+            packet_buffers: 64,
+            inline_size: Some(widest),
+            inline_writes: true,
+            ..NicConfig::default()
+        };
+        let mut a = device.open_nic(config).unwrap();
+        let ahn = a.create_address_handle(b.address().gid).unwrap();
+        b.create_address_handle(a.address().gid).unwrap();
+        let to = Destination::new(ahn, b.address());
+        let (local, remote) = (a.allocate(4096).unwrap(), b.allocate(4096).unwrap());
+        let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
+        let region = b.register(remote, access).unwrap();
+        // A key of a registration that has ended.
+        let ended = a.register(local, Access::empty()).unwrap();
+        a.deregister(ended).unwrap();
+        let write = |length, immediate| RdmaRequest {
+            destination: to,
+            local: UserSlice { length, ..local },
+            local_key: ended.local_key,
+            remote_address: remote.address + 100,
+            remote_key: region.remote_key,
+            immediate,
+            context: length as u64,
+        };
+        for length in [1, 31, 32, 33, widest - 1, widest] {
+            b.write_user(remote.address, &[0x11; 4096]).unwrap();
+            let bytes = efa_testing::pattern(length, 0xA5);
+            a.write_user(local.address, &bytes).unwrap();
+            let immediate = (length % 2 == 0).then_some(0x0102_0304);
+            if immediate.is_some() {
+                post_receive(&mut b);
             }
-            let mut b = open(&device);
-            let config = NicConfig {
-                packet_buffers: 64,
-                inline_size: Some(widest),
-                inline_writes: true,
-                ..NicConfig::default()
-            };
-            let mut a = device.open_nic(config).unwrap();
-            let ahn = a.create_address_handle(b.address().gid).unwrap();
-            b.create_address_handle(a.address().gid).unwrap();
-            let to = Destination::new(ahn, b.address());
-            let (local, remote) = (a.allocate(4096).unwrap(), b.allocate(4096).unwrap());
-            let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
-            let region = b.register(remote, access).unwrap();
-            // A key of a registration that has ended.
-            let ended = a.register(local, Access::empty()).unwrap();
-            a.deregister(ended).unwrap();
-            let write = |length, immediate| RdmaRequest {
-                destination: to,
-                local: UserSlice { length, ..local },
-                local_key: ended.local_key,
-                remote_address: remote.address + 100,
-                remote_key: region.remote_key,
-                immediate,
-                context: length as u64,
-            };
-            for length in [1, 31, 32, 33, widest - 1, widest] {
-                b.write_user(remote.address, &[0x11; 4096]).unwrap();
-                let bytes = efa_testing::pattern(length, 0xA5);
-                a.write_user(local.address, &bytes).unwrap();
-                let immediate = (length % 2 == 0).then_some(0x0102_0304);
-                if immediate.is_some() {
-                    post_receive(&mut b);
-                }
-                a.post_write(&write(length, immediate), Doorbell::Ring)
-                    .unwrap();
-                a.write_user(local.address, &vec![0xFF; length]).unwrap();
-                let done = wait(&mut [&mut a], 1);
-                assert_eq!(
-                    (done[0].context, done[0].status),
-                    (length as u64, Status::Ok)
-                );
-                let mut expected = vec![0x11; 4096];
-                expected[100..100 + length].copy_from_slice(&bytes);
-                assert_eq!(b.read(remote).unwrap(), expected, "{length} bytes");
-                if immediate.is_some() {
-                    assert_eq!(wait(&mut [&mut b], 1)[0].status, Status::Ok);
-                }
-            }
-            // These writes refer to their memory, whose key is wrong: a longer write, one that
-            // waits for its doorbell, and one of memory that is unknown to the domain.
-            a.post_write(&write(widest + 1, None), Doorbell::Ring)
+            a.post_write(&write(length, immediate), Doorbell::Ring)
                 .unwrap();
-            assert_eq!(wait(&mut [&mut a], 1)[0].status, Status::LocalInvalidLkey);
-            a.post_write(&write(1, None), Doorbell::Defer).unwrap();
-            a.flush();
-            assert_eq!(wait(&mut [&mut a], 1)[0].status, Status::LocalInvalidLkey);
-            let unknown = RdmaRequest {
-                local: UserSlice::new(4096, 8),
-                ..write(8, None)
-            };
-            a.post_write(&unknown, Doorbell::Ring).unwrap();
-            assert_eq!(wait(&mut [&mut a], 1)[0].status, Status::LocalInvalidLkey);
-        },
-    );
+            a.write_user(local.address, &vec![0xFF; length]).unwrap();
+            let done = wait(&mut [&mut a], 1);
+            assert_eq!(
+                (done[0].context, done[0].status),
+                (length as u64, Status::Ok)
+            );
+            let mut expected = vec![0x11; 4096];
+            expected[100..100 + length].copy_from_slice(&bytes);
+            assert_eq!(b.read(remote).unwrap(), expected, "{length} bytes");
+            if immediate.is_some() {
+                assert_eq!(wait(&mut [&mut b], 1)[0].status, Status::Ok);
+            }
+        }
+        // These writes refer to their memory, whose key is wrong: a longer write, one that
+        // waits for its doorbell, and one of memory that is unknown to the domain.
+        a.post_write(&write(widest + 1, None), Doorbell::Ring)
+            .unwrap();
+        assert_eq!(wait(&mut [&mut a], 1)[0].status, Status::LocalInvalidLkey);
+        a.post_write(&write(1, None), Doorbell::Defer).unwrap();
+        a.flush();
+        assert_eq!(wait(&mut [&mut a], 1)[0].status, Status::LocalInvalidLkey);
+        let unknown = RdmaRequest {
+            local: UserSlice::new(4096, 8),
+            ..write(8, None)
+        };
+        a.post_write(&unknown, Doorbell::Ring).unwrap();
+        assert_eq!(wait(&mut [&mut a], 1)[0].status, Status::LocalInvalidLkey);
+    });
 }
 
 /// By default writes refer to their memory.
 #[test]
 fn writes_name_their_memory_unless_asked_otherwise() {
-    let name = "inline::writes_name_their_memory_unless_asked_otherwise";
-    with_device(name, |device| {
+    with_device(|device| {
         if !device.attributes().caps.contains(DeviceCaps::RDMA_WRITE) {
             efa_testing::skip(format_args!("{} has no RDMA writes", device.name()));
             return;

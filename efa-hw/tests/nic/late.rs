@@ -81,18 +81,10 @@ fn a_late_completion_ends_nothing(device: &HwDevice) {
 
 #[test]
 fn late_completions_with_16_bit_request_ids() {
-    with_device_of(
-        "efa2",
-        "late::late_completions_with_16_bit_request_ids",
-        |device| a_late_completion_ends_nothing(&device),
-    );
+    with_device_of("efa2", |device| a_late_completion_ends_nothing(&device));
 }
 
 #[test]
 fn late_completions_with_64_bit_request_ids() {
-    with_device_of(
-        "efa4",
-        "late::late_completions_with_64_bit_request_ids",
-        |device| a_late_completion_ends_nothing(&device),
-    );
+    with_device_of("efa4", |device| a_late_completion_ends_nothing(&device));
 }

@@ -111,7 +111,7 @@ fn expect_received(
 
 #[test]
 fn packets_arrive_whole_from_inline_size_to_mtu() {
-    with_device("packets_arrive_whole_from_inline_size_to_mtu", |device| {
+    with_device(|device| {
         let (mut a, mut b) = (open(&device), open(&device));
         let ahn = a.create_address_handle(b.address().gid).unwrap();
         let to = Destination::new(ahn, b.address());
@@ -149,8 +149,7 @@ fn packets_arrive_whole_from_inline_size_to_mtu() {
 /// Two handles of one context have one Debug text, which names it.
 #[test]
 fn a_shared_device_is_opened_once() {
-    let name = "a_shared_device_is_opened_once";
-    with_device(name, |alone| {
+    with_device(|alone| {
         let shared = |name: &str| HwDevice::shared(name).map(|device| format!("{device:?}"));
         let first = HwDevice::shared(alone.name()).unwrap();
         let context = format!("{first:?}");
@@ -182,49 +181,46 @@ fn a_shared_device_is_opened_once() {
 
 #[test]
 fn the_payload_is_gathered_from_registered_user_memory() {
-    with_device(
-        "the_payload_is_gathered_from_registered_user_memory",
-        |device| {
-            let (mut a, mut b) = (open(&device), open(&device));
-            let ahn = a.create_address_handle(b.address().gid).unwrap();
-            let memory = a.allocate(5000).unwrap();
-            a.write_user(memory.address, &[0xA5; 5000]).unwrap();
-            let region = a.register(memory, Access::empty()).unwrap();
-            post_receive(&mut b);
-            let buffer = a.acquire_buffer().unwrap();
-            a.buffer_mut(buffer)[..8].copy_from_slice(b"header..");
-            a.post_send(
-                &SendRequest {
-                    destination: Destination::new(ahn, b.address()),
-                    buffer,
-                    header_length: 8,
-                    payload: Some((
-                        UserSlice {
-                            length: 4000,
-                            ..memory
-                        },
-                        region.local_key,
-                    )),
-                    immediate: None,
-                    context: 9,
-                },
-                Doorbell::Ring,
-            )
-            .unwrap();
-            let received = wait(&mut [&mut b], 1);
-            let mut expected = b"header..".to_vec();
-            expected.extend([0xA5; 4000]);
-            expect_received(&b, &received[0], &expected, None);
-            expect_sent(&wait(&mut [&mut a], 1)[0], 9, Status::Ok);
-            a.deregister(region).unwrap();
-            assert!(a.deregister(region).is_err());
-        },
-    );
+    with_device(|device| {
+        let (mut a, mut b) = (open(&device), open(&device));
+        let ahn = a.create_address_handle(b.address().gid).unwrap();
+        let memory = a.allocate(5000).unwrap();
+        a.write_user(memory.address, &[0xA5; 5000]).unwrap();
+        let region = a.register(memory, Access::empty()).unwrap();
+        post_receive(&mut b);
+        let buffer = a.acquire_buffer().unwrap();
+        a.buffer_mut(buffer)[..8].copy_from_slice(b"header..");
+        a.post_send(
+            &SendRequest {
+                destination: Destination::new(ahn, b.address()),
+                buffer,
+                header_length: 8,
+                payload: Some((
+                    UserSlice {
+                        length: 4000,
+                        ..memory
+                    },
+                    region.local_key,
+                )),
+                immediate: None,
+                context: 9,
+            },
+            Doorbell::Ring,
+        )
+        .unwrap();
+        let received = wait(&mut [&mut b], 1);
+        let mut expected = b"header..".to_vec();
+        expected.extend([0xA5; 4000]);
+        expect_received(&b, &received[0], &expected, None);
+        expect_sent(&wait(&mut [&mut a], 1)[0], 9, Status::Ok);
+        a.deregister(region).unwrap();
+        assert!(a.deregister(region).is_err());
+    });
 }
 
 #[test]
 fn senders_are_named_once_in_the_address_book() {
-    with_device("senders_are_named_once_in_the_address_book", |device| {
+    with_device(|device| {
         let (mut a, mut b) = (open(&device), open(&device));
         let ahn = a.create_address_handle(b.address().gid).unwrap();
         assert_eq!(a.create_address_handle(b.address().gid).unwrap(), ahn);
@@ -272,8 +268,7 @@ fn senders_are_named_once_in_the_address_book() {
 /// supports it.
 #[test]
 fn immediates_arrive_with_and_without_a_receive() {
-    let name = "immediates_arrive_with_and_without_a_receive";
-    with_device(name, |device| {
+    with_device(|device| {
         if !device.attributes().caps.contains(DeviceCaps::RDMA_WRITE) {
             efa_testing::skip(format_args!("{} has no RDMA writes", device.name()));
             return;
@@ -329,7 +324,7 @@ fn immediates_arrive_with_and_without_a_receive() {
 /// After `revoke_user` a peer that has the memory's key can no longer access the memory.
 #[test]
 fn revoked_memory_is_out_of_reach_of_peers() {
-    with_device("revoked_memory_is_out_of_reach_of_peers", |device| {
+    with_device(|device| {
         let caps = device.attributes().caps;
         if !caps.contains(DeviceCaps::RDMA_WRITE) {
             efa_testing::skip(format_args!(
@@ -379,7 +374,7 @@ fn revoked_memory_is_out_of_reach_of_peers() {
 
 #[test]
 fn buffers_that_are_added_carry_packets_too() {
-    with_device("buffers_that_are_added_carry_packets_too", |device| {
+    with_device(|device| {
         // One buffer is in the first registration, and another two are in a separate one.
         let config = NicConfig {
             packet_buffers: 1,
@@ -417,7 +412,7 @@ fn buffers_that_are_added_carry_packets_too() {
 
 #[test]
 fn full_queues_and_pools_push_back() {
-    with_device("full_queues_and_pools_push_back", |device| {
+    with_device(|device| {
         let config = NicConfig {
             send_queue_depth: 4,
             recv_queue_depth: 4,
@@ -474,7 +469,7 @@ fn full_queues_and_pools_push_back() {
 
 #[test]
 fn memory_that_nobody_handed_over_is_an_error() {
-    with_device("memory_that_nobody_handed_over_is_an_error", |device| {
+    with_device(|device| {
         let mut nic = open(&device);
         let buffer = nic.acquire_buffer().unwrap();
         let nowhere = UserSlice::new(0xdead_0000, 16);

@@ -4,40 +4,36 @@ pub mod kernel;
 
 use std::process::Command;
 
-use crate::workspace;
+use crate::{test_name, workspace};
 use efa_hw::{DeviceName, HwDevice};
 
 /// The variable that is set when a test is run again under the emulator.
 const NESTED: &str = "EFA_HW_TEST_UNDER_EMULATOR";
 
-/// Calls `body` with a device.
+/// Calls `body`, a closure in a test, with a device.
 ///
-/// Without EFA hardware the test binary is started again under `efa-emu run`, with only the test
-/// `name`, whose result is that of the process.
+/// Without EFA hardware the test binary is started again under `efa-emu run`, with only this test,
+/// whose result is that of the process.
 ///
 /// # Panics
 /// If there is no device under `efa-emu run` either, or if `efa-emu` was not built.
-pub fn with_device(name: &str, body: impl FnOnce(HwDevice)) {
-    with_device_and(name, |_| (), body);
+pub fn with_device<F: FnOnce(HwDevice)>(body: F) {
+    with_device_and(|_| (), body);
 }
 
 /// As [`with_device`]. `prepare` changes the emulator's command; its result is dropped after the
 /// command has exited.
-pub fn with_device_and<T>(
-    name: &str,
-    prepare: impl FnOnce(&mut Command) -> T,
-    body: impl FnOnce(HwDevice),
-) {
-    with_device_under(&[], name, prepare, body);
+pub fn with_device_and<T, F: FnOnce(HwDevice)>(prepare: impl FnOnce(&mut Command) -> T, body: F) {
+    with_device_under(&[], test_name::<F>(), prepare, body);
 }
 
 /// As [`with_device`], for an emulated device with this profile.
-pub fn with_device_of(profile: &str, name: &str, body: impl FnOnce(HwDevice)) {
-    with_device_started(&["--profile", profile], &[], name, |_| (), body);
+pub fn with_device_of<F: FnOnce(HwDevice)>(profile: &str, body: F) {
+    with_device_started(&["--profile", profile], &[], test_name::<F>(), |_| (), body);
 }
 
-/// As [`with_device_and`]. `tool` is a program with its arguments that runs the test binary under
-/// the emulator.
+/// As [`with_device_and`], for the test `name`. `tool` is a program with its arguments that runs
+/// the test binary under the emulator.
 pub fn with_device_under<T>(
     tool: &[&str],
     name: &str,

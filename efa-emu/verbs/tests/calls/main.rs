@@ -35,13 +35,7 @@ fn on_emulated_host_with<F: FnOnce()>(options: &[&str], body: F) {
     if std::env::var_os("EFA_EMU_HOST").is_some() {
         return body();
     }
-    // `program::module::test::{{closure}}`; threads are not always named after their tests.
-    let path = std::any::type_name::<F>();
-    let test = path
-        .strip_suffix("::{{closure}}")
-        .and_then(|path| path.split_once("::"))
-        .map(|(_, test)| test)
-        .expect("the body is a closure in a test");
+    let test = efa_testing::test_name::<F>();
     let program = std::env::current_exe().expect("a test program knows its path");
     let program = program.to_str().expect("the path is text");
     let fabric = TestFabric::new();
