@@ -1,7 +1,7 @@
 //! Tests of the cache of registrations on a device whose registrations keep their pages.
 
 use efa_core::endpoint::{self, Endpoint, EndpointConfig, RecvArgs, SendArgs, SourceFilter};
-use efa_core::nic::{LocalKey, Region};
+use efa_core::nic::Region;
 use efa_hw::CacheLimits;
 
 use super::*;
@@ -95,8 +95,7 @@ fn pair(device: &HwDevice) -> Option<(HwNic, HwNic, Destination)> {
         efa_testing::skip(error);
         return None;
     }
-    let ahn = a.create_address_handle(b.address().gid).unwrap();
-    let to = Destination::new(ahn, b.address());
+    let to = destination(&mut a, &b);
     Some((a, b, to))
 }
 
@@ -112,12 +111,8 @@ fn send_from(
     let buffer = a.acquire_buffer().unwrap();
     let payload = UserSlice::new(memory.address + 5000, 4000);
     let request = SendRequest {
-        destination: to,
-        buffer,
-        header_length: 8,
         payload: Some((payload, key)),
-        immediate: None,
-        context: 1,
+        ..packet(to, buffer, 8, 1)
     };
     a.post_send(&request, Doorbell::Ring).unwrap();
     let received = wait(&mut [b], 1)[0];

@@ -1,7 +1,5 @@
 //! Sleeping on a completion channel: no completion is missed, and a sleeper uses no processor.
 
-use efa_core::nic::{Device as _, DomainConfig, QueuePairConfig};
-
 use super::*;
 
 fn open_sleeping(device: &HwDevice) -> HwNic {
@@ -44,8 +42,7 @@ const SHORT: Duration = Duration::from_millis(50);
 fn a_completion_ends_the_sleep_whenever_it_comes() {
     with_device(|device| {
         let (mut a, mut b) = (open(&device), open_sleeping(&device));
-        let ahn = a.create_address_handle(b.address().gid).unwrap();
-        let to = Destination::new(ahn, b.address());
+        let to = destination(&mut a, &b);
         for _ in 0..8 {
             post_receive(&mut b);
         }
@@ -99,14 +96,8 @@ fn two_that_sleep_in_turn_lose_no_message() {
     with_device(|device| {
         const ROUNDS: u64 = 500;
         let (mut a, mut b) = (open_sleeping(&device), open_sleeping(&device));
-        let to_b = Destination::new(
-            a.create_address_handle(b.address().gid).unwrap(),
-            b.address(),
-        );
-        let to_a = Destination::new(
-            b.create_address_handle(a.address().gid).unwrap(),
-            a.address(),
-        );
+        let to_b = destination(&mut a, &b);
+        let to_a = destination(&mut b, &a);
         /// Answers each message with the next number, and sleeps between them.
         fn play(nic: &mut HwNic, to: Destination, begins: bool) {
             if begins {
@@ -155,7 +146,7 @@ fn a_descriptor_is_readable_after_a_completion() {
     with_device(|device| {
         use std::os::fd::AsRawFd as _;
         let (mut a, mut b) = (open(&device), open_sleeping(&device));
-        let ahn = a.create_address_handle(b.address().gid).unwrap();
+        let to = destination(&mut a, &b);
         post_receive(&mut b);
         let readable = |b: &HwNic, timeout: i32| {
             let mut waiting = libc::pollfd {
@@ -168,7 +159,7 @@ fn a_descriptor_is_readable_after_a_completion() {
         };
         arm(&mut b);
         assert!(!readable(&b, 0));
-        send(&mut a, Destination::new(ahn, b.address()), b"x", None, 1);
+        send(&mut a, to, b"x", None, 1);
         assert!(readable(&b, 30_000));
         assert_eq!(wait(&mut [&mut b], 1).len(), 1);
         arm(&mut b);
@@ -197,15 +188,7 @@ fn a_queue_without_a_channel_says_so() {
         );
         // Several queues, each with a channel; they can be destroyed with unread events.
         let sleeping = domain.create_completion_queue_with_channel(16).unwrap();
-        let config = QueuePairConfig {
-            send_queue_depth: 4,
-            recv_queue_depth: 4,
-            qkey: None,
-            rnr_retry: 3,
-            unsolicited_write_recv: false,
-            service_level: 0,
-        };
-        let pair = domain.create_queue_pair(sleeping, &config).unwrap();
+        let pair = domain.create_queue_pair(sleeping, &CONFIG).unwrap();
         domain.arm(sleeping).unwrap();
         domain.destroy_completion_queue(sleeping).unwrap_err();
         pair.close(&mut domain);

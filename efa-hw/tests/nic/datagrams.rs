@@ -1,38 +1,22 @@
 //! Queue pairs for datagrams.
 
 use super::*;
-use efa_core::nic::{DomainConfig, LocalKey, QueuePairConfig};
-use efa_hw::HwDomain;
 
 /// The bytes of the header before an arrived datagram.
 const HEADER: usize = 40;
-
-const CONFIG: QueuePairConfig = QueuePairConfig {
-    send_queue_depth: 4,
-    recv_queue_depth: 4,
-    qkey: Some(Qkey(0)),
-    rnr_retry: 0,
-    unsolicited_write_recv: false,
-    service_level: 0,
-};
-
-fn completion(domain: &mut HwDomain, queue: CompletionQueueId) -> Completion {
-    let start = Instant::now();
-    let mut completions = Vec::new();
-    while domain.poll(queue, &mut completions, 1) == 0 {
-        assert!(start.elapsed() < TIMEOUT, "no completion");
-    }
-    completions[0]
-}
 
 #[test]
 fn datagrams_arrive_scattered_behind_their_header() {
     with_device(|device| {
         let config = DomainConfig { packet_buffers: 4 };
+        let queue_pair = QueuePairConfig {
+            qkey: Some(Qkey(0)),
+            ..CONFIG
+        };
         let mut domain = device.open_domain(&config).unwrap();
         let queues = [(); 2].map(|()| domain.create_completion_queue(16).unwrap());
         let [mut from, mut to] = queues.map(|queue| {
-            let pair = domain.create_datagram_queue_pair(queue, &CONFIG);
+            let pair = domain.create_datagram_queue_pair(queue, &queue_pair);
             pair.unwrap()
         });
         let memory = domain.allocate(100).unwrap();
@@ -54,18 +38,14 @@ fn datagrams_arrive_scattered_behind_their_header() {
         let buffer = domain.acquire_buffer().unwrap();
         domain.buffer_mut(buffer)[..8].copy_from_slice(b"datagram");
         let request = SendRequest {
-            destination: Destination::new(ahn, to.address()),
-            buffer,
-            header_length: 8,
-            payload: None,
             immediate: Some(9),
-            context: 7,
+            ..packet(Destination::new(ahn, to.address()), buffer, 8, 7)
         };
         from.post_send(&mut domain, &request, Doorbell::Ring)
             .unwrap();
-        let sent = completion(&mut domain, queues[0]);
+        let sent = one_completion(&mut domain, queues[0]);
         assert_eq!((sent.context, sent.status), (7, Status::Ok));
-        let received = completion(&mut domain, queues[1]);
+        let received = one_completion(&mut domain, queues[1]);
         assert_eq!((received.context, received.status), (5, Status::Ok));
         let source = Source {
             ahn: Some(ahn),

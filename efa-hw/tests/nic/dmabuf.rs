@@ -45,9 +45,8 @@ fn bytes_at(memory: &std::fs::File, offset: usize, length: usize) -> Vec<u8> {
 /// All paths of data: gathered after a header, read by RDMA, written by RDMA.
 fn exchange(device: &HwDevice, memory: &std::fs::File, descriptor: BorrowedFd<'_>) {
     let (mut a, mut b) = (open(device), open(device));
-    let ahn = a.create_address_handle(b.address().gid).unwrap();
     b.create_address_handle(a.address().gid).unwrap();
-    let to = Destination::new(ahn, b.address());
+    let to = destination(&mut a, &b);
     let offset = 2 * PAGE + 100;
     let dmabuf = Dmabuf {
         descriptor,
@@ -66,12 +65,8 @@ fn exchange(device: &HwDevice, memory: &std::fs::File, descriptor: BorrowedFd<'_
     a.buffer_mut(buffer)[..4].copy_from_slice(b"head");
     let payload = UserSlice::new(ADDRESS + 110, 4000);
     let request = SendRequest {
-        destination: to,
-        buffer,
-        header_length: 4,
         payload: Some((payload, region.local_key)),
-        immediate: None,
-        context: 1,
+        ..packet(to, buffer, 4, 1)
     };
     a.post_send(&request, Doorbell::Ring).unwrap();
     let mut expected = b"head".to_vec();

@@ -6,9 +6,8 @@ use super::*;
 fn errors_have_verb_and_device_code() {
     with_device(|device| {
         let (mut a, mut b) = (open(&device), open(&device));
-        let ahn = a.create_address_handle(b.address().gid).unwrap();
         b.create_address_handle(a.address().gid).unwrap();
-        let to = Destination::new(ahn, b.address());
+        let to = destination(&mut a, &b);
         let qpn = a.address().qpn;
         let one = |a: &mut HwNic, expected: (&str, Status, u32)| {
             let errors = a.take_errors();

@@ -13,9 +13,8 @@ fn devices_queue_pairs_and_errors_are_shown() {
             let device = HwDevice::open(&name).expect("it is open already");
             let (mut a, mut b) = (open(&device), open(&device));
             qpns.extend([a.address().qpn, b.address().qpn]);
-            let ahn = a.create_address_handle(b.address().gid).unwrap();
             b.create_address_handle(a.address().gid).unwrap();
-            let to = Destination::new(ahn, b.address());
+            let to = destination(&mut a, &b);
             send(&mut a, to, b"no receive posted", None, 1);
             let completion = wait(&mut [&mut a, &mut b], 1)[0];
             expect_sent(&completion, 1, Status::RemoteRnr);

@@ -13,8 +13,7 @@ fn open_with(device: &HwDevice, inline_size: Option<usize>) -> Result<HwNic, Ope
 
 /// Sends packets of all lengths around the limits.
 fn exchange(a: &mut HwNic, b: &mut HwNic) {
-    let ahn = a.create_address_handle(b.address().gid).unwrap();
-    let to = Destination::new(ahn, b.address());
+    let to = destination(a, b);
     for length in [0, 1, 31, 32, 33, 48, 64, 79, 80, 81, 128] {
         let bytes: Vec<u8> = (0..length).map(|index| index ^ 0x5A).collect();
         let immediate = (length % 2 == 0).then_some(0x0102_0304);
@@ -103,9 +102,8 @@ fn short_writes_are_inside_of_their_entries() {
             ..NicConfig::default()
         };
         let mut a = device.open_nic(config).unwrap();
-        let ahn = a.create_address_handle(b.address().gid).unwrap();
         b.create_address_handle(a.address().gid).unwrap();
-        let to = Destination::new(ahn, b.address());
+        let to = destination(&mut a, &b);
         let (local, remote) = (a.allocate(4096).unwrap(), b.allocate(4096).unwrap());
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
         let region = b.register(remote, access).unwrap();
@@ -171,7 +169,6 @@ fn writes_name_their_memory_unless_asked_otherwise() {
         }
         let widest = device.max_inline_size();
         let (mut a, mut b) = (open_with(&device, Some(widest)).unwrap(), open(&device));
-        let ahn = a.create_address_handle(b.address().gid).unwrap();
         b.create_address_handle(a.address().gid).unwrap();
         let (local, remote) = (a.allocate(64).unwrap(), b.allocate(64).unwrap());
         let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
@@ -179,7 +176,7 @@ fn writes_name_their_memory_unless_asked_otherwise() {
         let ended = a.register(local, Access::empty()).unwrap();
         a.deregister(ended).unwrap();
         let write = RdmaRequest {
-            destination: Destination::new(ahn, b.address()),
+            destination: destination(&mut a, &b),
             local: UserSlice { length: 8, ..local },
             local_key: ended.local_key,
             remote_address: remote.address,

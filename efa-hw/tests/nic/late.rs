@@ -1,18 +1,8 @@
 //! Completions of a destroyed queue pair, when the next one has its number and its buffers.
 
 use super::*;
-use efa_core::nic::{DomainConfig, LocalKey, QueuePairConfig};
-use efa_hw::{HwDomain, HwQueuePair};
+use efa_hw::HwQueuePair;
 use efa_testing::hw::with_device_of;
-
-const CONFIG: QueuePairConfig = QueuePairConfig {
-    send_queue_depth: 4,
-    recv_queue_depth: 4,
-    qkey: Some(Qkey(7)),
-    rnr_retry: 0,
-    unsolicited_write_recv: false,
-    service_level: 0,
-};
 
 /// Sends a packet from this buffer. With a `payload` without a valid key the device fails it
 /// immediately.
@@ -23,23 +13,10 @@ fn send_from(
     doorbell: Doorbell,
 ) {
     let request = SendRequest {
-        destination,
-        buffer,
-        header_length: 8,
         payload: payload.map(|slice| (slice, LocalKey(0x00ab_cdef))),
-        immediate: None,
-        context,
+        ..packet(destination, buffer, 8, context)
     };
     pair.post_send(domain, &request, doorbell).unwrap();
-}
-
-fn one_completion(domain: &mut HwDomain, queue: CompletionQueueId) -> Completion {
-    let start = Instant::now();
-    let mut completions = Vec::new();
-    while domain.poll(queue, &mut completions, 1) == 0 {
-        assert!(start.elapsed() < TIMEOUT, "no completion");
-    }
-    completions[0]
 }
 
 fn a_late_completion_ends_nothing(device: &HwDevice) {

@@ -17,10 +17,10 @@ mod unfit;
 use efa_core::address::{Qkey, Qpn};
 use efa_core::nic::{
     Access, BufferId, Completion, CompletionKind, CompletionQueueId, Destination, Device,
-    DeviceCaps, Domain, Doorbell, Nic, NicError, PolledNic, QueuePair, RdmaRequest, SendRequest,
-    Source, Status, UserSlice,
+    DeviceCaps, Domain, DomainConfig, Doorbell, LocalKey, Nic, NicError, PolledNic, QueuePair,
+    QueuePairConfig, RdmaRequest, SendRequest, Source, Status, UserSlice,
 };
-use efa_hw::{HwDevice, HwNic, NicConfig};
+use efa_hw::{HwDevice, HwDomain, HwNic, NicConfig};
 use efa_testing::hw::with_device;
 use std::cell::Cell;
 use std::time::{Duration, Instant};
@@ -34,6 +34,41 @@ fn open(device: &HwDevice) -> HwNic {
         ..NicConfig::default()
     };
     device.open_nic(config).expect("the queue pair opens")
+}
+
+/// The parameters of queue pairs in tests that make them in a domain.
+const CONFIG: QueuePairConfig = QueuePairConfig {
+    send_queue_depth: 4,
+    recv_queue_depth: 4,
+    qkey: Some(Qkey(7)),
+    rnr_retry: 0,
+    unsolicited_write_recv: false,
+    service_level: 0,
+};
+
+/// The destination of what `a` sends to `b`.
+fn destination(a: &mut HwNic, b: &HwNic) -> Destination {
+    let ahn = a.create_address_handle(b.address().gid).unwrap();
+    Destination::new(ahn, b.address())
+}
+
+/// A packet of the first bytes of a buffer.
+fn packet(to: Destination, buffer: BufferId, length: usize, context: u64) -> SendRequest {
+    SendRequest {
+        destination: to,
+        buffer,
+        header_length: length,
+        payload: None,
+        immediate: None,
+        context,
+    }
+}
+
+/// Expects that a call has refused its argument `name`.
+#[track_caller]
+fn expect_invalid(result: Result<(), NicError>, name: &str) {
+    let is_refused = matches!(result, Err(NicError::Invalid { what, .. }) if what == name);
+    assert!(is_refused, "{result:?}");
 }
 
 /// Polls every nic until the first one has `count` completions.
@@ -58,6 +93,16 @@ fn wait(nics: &mut [&mut HwNic], count: usize) -> Vec<Completion> {
     completions
 }
 
+/// Waits for the next completion of a queue.
+fn one_completion(domain: &mut HwDomain, queue: CompletionQueueId) -> Completion {
+    let start = Instant::now();
+    let mut completions = Vec::new();
+    while domain.poll(queue, &mut completions, 1) == 0 {
+        assert!(start.elapsed() < TIMEOUT, "no completion");
+    }
+    completions[0]
+}
+
 fn post_receive(nic: &mut HwNic) -> BufferId {
     let buffer = nic.acquire_buffer().expect("a buffer is free");
     nic.post_recv(buffer).expect("the receive is posted");
@@ -68,12 +113,8 @@ fn send(nic: &mut HwNic, to: Destination, bytes: &[u8], immediate: Option<u32>, 
     let buffer = nic.acquire_buffer().expect("a buffer is free");
     nic.buffer_mut(buffer)[..bytes.len()].copy_from_slice(bytes);
     let request = SendRequest {
-        destination: to,
-        buffer,
-        header_length: bytes.len(),
-        payload: None,
         immediate,
-        context,
+        ..packet(to, buffer, bytes.len(), context)
     };
     nic.post_send(&request, Doorbell::Ring)
         .expect("the send is posted");
@@ -113,8 +154,7 @@ fn expect_received(
 fn packets_arrive_whole_from_inline_size_to_mtu() {
     with_device(|device| {
         let (mut a, mut b) = (open(&device), open(&device));
-        let ahn = a.create_address_handle(b.address().gid).unwrap();
-        let to = Destination::new(ahn, b.address());
+        let to = destination(&mut a, &b);
         let mtu = a.attributes().mtu;
         for (context, length) in [0, 1, 32, 33, 64, 4096, mtu].into_iter().enumerate() {
             let bytes: Vec<u8> = (0..length)
@@ -128,21 +168,8 @@ fn packets_arrive_whole_from_inline_size_to_mtu() {
             assert_eq!(source.qpn, a.address().qpn);
             expect_sent(&wait(&mut [&mut a], 1)[0], context as u64, Status::Ok);
         }
-        let too_long = SendRequest {
-            destination: to,
-            buffer: a.acquire_buffer().unwrap(),
-            header_length: mtu + 1,
-            payload: None,
-            immediate: None,
-            context: 0,
-        };
-        assert!(matches!(
-            a.post_send(&too_long, Doorbell::Ring),
-            Err(NicError::Invalid {
-                what: "packet length",
-                ..
-            })
-        ));
+        let too_long = packet(to, a.acquire_buffer().unwrap(), mtu + 1, 0);
+        expect_invalid(a.post_send(&too_long, Doorbell::Ring), "packet length");
     });
 }
 
@@ -166,10 +193,7 @@ fn a_shared_device_is_opened_once() {
         let again = HwDevice::shared(alone.name()).unwrap();
         let mut sender = open(&again);
         let mut receiver = open(&HwDevice::shared(alone.name()).unwrap());
-        let ahn = sender
-            .create_address_handle(receiver.address().gid)
-            .unwrap();
-        let to = Destination::new(ahn, receiver.address());
+        let to = destination(&mut sender, &receiver);
         post_receive(&mut receiver);
         send(&mut sender, to, b"hello", None, 1);
         let received = wait(&mut [&mut receiver], 1);
@@ -183,31 +207,22 @@ fn a_shared_device_is_opened_once() {
 fn the_payload_is_gathered_from_registered_user_memory() {
     with_device(|device| {
         let (mut a, mut b) = (open(&device), open(&device));
-        let ahn = a.create_address_handle(b.address().gid).unwrap();
+        let to = destination(&mut a, &b);
         let memory = a.allocate(5000).unwrap();
         a.write_user(memory.address, &[0xA5; 5000]).unwrap();
         let region = a.register(memory, Access::empty()).unwrap();
         post_receive(&mut b);
         let buffer = a.acquire_buffer().unwrap();
         a.buffer_mut(buffer)[..8].copy_from_slice(b"header..");
-        a.post_send(
-            &SendRequest {
-                destination: Destination::new(ahn, b.address()),
-                buffer,
-                header_length: 8,
-                payload: Some((
-                    UserSlice {
-                        length: 4000,
-                        ..memory
-                    },
-                    region.local_key,
-                )),
-                immediate: None,
-                context: 9,
-            },
-            Doorbell::Ring,
-        )
-        .unwrap();
+        let payload = UserSlice {
+            length: 4000,
+            ..memory
+        };
+        let request = SendRequest {
+            payload: Some((payload, region.local_key)),
+            ..packet(to, buffer, 8, 9)
+        };
+        a.post_send(&request, Doorbell::Ring).unwrap();
         let received = wait(&mut [&mut b], 1);
         let mut expected = b"header..".to_vec();
         expected.extend([0xA5; 4000]);
@@ -222,10 +237,9 @@ fn the_payload_is_gathered_from_registered_user_memory() {
 fn senders_are_named_once_in_the_address_book() {
     with_device(|device| {
         let (mut a, mut b) = (open(&device), open(&device));
-        let ahn = a.create_address_handle(b.address().gid).unwrap();
-        assert_eq!(a.create_address_handle(b.address().gid).unwrap(), ahn);
-        a.destroy_address_handle(ahn).unwrap();
-        let to = Destination::new(ahn, b.address());
+        let to = destination(&mut a, &b);
+        assert_eq!(a.create_address_handle(b.address().gid).unwrap(), to.ahn);
+        a.destroy_address_handle(to.ahn).unwrap();
         for _ in 0..2 {
             post_receive(&mut b);
         }
@@ -244,23 +258,10 @@ fn senders_are_named_once_in_the_address_book() {
         let source = expect_received(&b, &received[0], b"known", None);
         assert_eq!((source.ahn, source.gid), (Some(name), None));
 
-        a.destroy_address_handle(ahn).unwrap();
-        assert!(a.destroy_address_handle(ahn).is_err());
-        let gone = SendRequest {
-            destination: to,
-            buffer: a.acquire_buffer().unwrap(),
-            header_length: 1,
-            payload: None,
-            immediate: None,
-            context: 3,
-        };
-        assert!(matches!(
-            a.post_send(&gone, Doorbell::Ring),
-            Err(NicError::Invalid {
-                what: "address handle number",
-                ..
-            })
-        ));
+        a.destroy_address_handle(to.ahn).unwrap();
+        assert!(a.destroy_address_handle(to.ahn).is_err());
+        let gone = packet(to, a.acquire_buffer().unwrap(), 1, 3);
+        expect_invalid(a.post_send(&gone, Doorbell::Ring), "address handle number");
     });
 }
 
@@ -281,7 +282,7 @@ fn immediates_arrive_with_and_without_a_receive() {
             };
             let (mut a, mut b) = (open(&device), device.open_nic(config).unwrap());
             let granted = b.queue_pair().attributes().caps;
-            let ahn = a.create_address_handle(b.address().gid).unwrap();
+            let to = destination(&mut a, &b);
             b.create_address_handle(a.address().gid).unwrap();
             let length = 3 << 20;
             let (local, remote) = (a.allocate(length).unwrap(), b.allocate(length).unwrap());
@@ -289,7 +290,7 @@ fn immediates_arrive_with_and_without_a_receive() {
             a.write_user(local.address, &pattern).unwrap();
             let access = Access::LOCAL_WRITE | Access::REMOTE_WRITE;
             let request = RdmaRequest {
-                destination: Destination::new(ahn, b.address()),
+                destination: to,
                 local,
                 local_key: a.register(local, Access::empty()).unwrap().local_key,
                 remote_address: remote.address,
@@ -334,7 +335,7 @@ fn revoked_memory_is_out_of_reach_of_peers() {
             return;
         }
         let (mut a, mut b) = (open(&device), open(&device));
-        let ahn = a.create_address_handle(b.address().gid).unwrap();
+        let to = destination(&mut a, &b);
         b.create_address_handle(a.address().gid).unwrap();
         let local = a.allocate(4096).unwrap();
         a.write_user(local.address, &[0x5A; 4096]).unwrap();
@@ -347,7 +348,7 @@ fn revoked_memory_is_out_of_reach_of_peers() {
         let remote_region = b.register(remote, all).unwrap();
         let write = |a: &mut HwNic, b: &mut HwNic, context| {
             let request = RdmaRequest {
-                destination: Destination::new(ahn, b.address()),
+                destination: to,
                 local,
                 local_key: local_region.local_key,
                 remote_address: remote.address,
@@ -381,7 +382,7 @@ fn buffers_that_are_added_carry_packets_too() {
             ..NicConfig::default()
         };
         let [mut a, mut b] = [0; 2].map(|_| device.open_nic(config).unwrap());
-        let ahn = a.create_address_handle(b.address().gid).unwrap();
+        let to = destination(&mut a, &b);
         for nic in [&mut a, &mut b] {
             nic.add_packet_buffers(2).unwrap();
             assert_eq!(nic.packet_buffers(), 3);
@@ -390,7 +391,6 @@ fn buffers_that_are_added_carry_packets_too() {
             post_receive(&mut b);
         }
         assert_eq!(b.acquire_buffer(), None);
-        let to = Destination::new(ahn, b.address());
         let large = vec![7; a.attributes().mtu];
         for (context, bytes) in [&b"first"[..], b"second", &large].into_iter().enumerate() {
             send(&mut a, to, bytes, None, context as u64);
@@ -421,8 +421,7 @@ fn full_queues_and_pools_push_back() {
         };
         let mut a = device.open_nic(config).unwrap();
         let mut b = device.open_nic(config).unwrap();
-        let ahn = a.create_address_handle(b.address().gid).unwrap();
-        let to = Destination::new(ahn, b.address());
+        let to = destination(&mut a, &b);
         for _ in 0..4 {
             post_receive(&mut b);
         }
@@ -434,14 +433,7 @@ fn full_queues_and_pools_push_back() {
             send(&mut a, to, &[context as u8], None, context);
         }
         let fifth = a.acquire_buffer().unwrap();
-        let request = SendRequest {
-            destination: to,
-            buffer: fifth,
-            header_length: 1,
-            payload: None,
-            immediate: None,
-            context: 4,
-        };
+        let request = packet(to, fifth, 1, 4);
         assert_eq!(
             a.post_send(&request, Doorbell::Ring),
             Err(NicError::QueueFull)

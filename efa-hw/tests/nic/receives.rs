@@ -11,8 +11,7 @@ fn many_receives_are_posted_with_few_doorbells() {
             ..NicConfig::default()
         };
         let (mut a, mut b) = (open(&device), device.open_nic(config).unwrap());
-        let ahn = a.create_address_handle(b.address().gid).unwrap();
-        let to = Destination::new(ahn, b.address());
+        let to = destination(&mut a, &b);
         let mut buffers: Vec<BufferId> = std::iter::from_fn(|| b.acquire_buffer()).collect();
         assert_eq!(buffers.len(), 64);
         let all = buffers.clone();
@@ -42,17 +41,7 @@ fn many_receives_are_posted_with_few_doorbells() {
         // A buffer that the device already has is refused; the later ones are posted.
         let lent = buffers[20];
         b.post_recv(lent).unwrap();
-        let refused = b.post_recvs(&mut buffers).unwrap_err();
-        assert!(
-            matches!(
-                refused,
-                NicError::Invalid {
-                    what: "packet buffer",
-                    ..
-                }
-            ),
-            "{refused}"
-        );
+        expect_invalid(b.post_recvs(&mut buffers), "packet buffer");
         assert_eq!(
             buffers,
             all[..21],
