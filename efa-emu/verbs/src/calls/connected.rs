@@ -134,7 +134,7 @@ pub(super) fn query(pair: &QueuePair, connection: &Connection) -> Result<ibv_qp_
     for (_, flag) in access.iter().filter(|(bit, _)| found.access.contains(*bit)) {
         attributes.qp_access_flags |= flag;
     }
-    attributes.cap = pair.plan.cap.into();
+    attributes.cap = pair.plan.cap;
     let address = connection.address.lock();
     let address = *address.unwrap_or_else(PoisonError::into_inner);
     attributes.ah_attr = address.unwrap_or(attributes.ah_attr);

@@ -62,7 +62,7 @@ fn create(
             efa: builder::efa_extension(&plan),
         })?,
     };
-    attributes.cap = plan.cap.into();
+    attributes.cap = plan.cap;
     Ok(QUEUE_PAIRS.insert(pair))
 }
 
@@ -278,7 +278,7 @@ fn current_attributes(pair: &QueuePair, found: &QpAttributes) -> ibv_qp_attr {
     attributes.qp_state = state_number(found.state);
     attributes.qkey = found.qkey.0;
     attributes.sq_psn = found.sq_psn;
-    attributes.cap = pair.plan.cap.into();
+    attributes.cap = pair.plan.cap;
     attributes.pkey_index = found.pkey_index;
     attributes.port_num = found.port;
     attributes.rnr_retry = found.rnr_retry;

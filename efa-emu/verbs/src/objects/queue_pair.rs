@@ -389,7 +389,7 @@ impl QueuePair {
             send_cq: self.dependencies.send_cq.c_pointer(),
             recv_cq: self.dependencies.recv_cq.c_pointer(),
             srq: self.shared_queue(),
-            cap: self.plan.cap.into(),
+            cap: self.plan.cap,
             qp_type,
             sq_sig_all: c_int::from(self.signal_all),
         }
