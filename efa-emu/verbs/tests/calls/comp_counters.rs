@@ -119,7 +119,7 @@ fn count_each_kind_of_operation() {
             let address = (*region).addr.addr() as u64;
             for wrong in [false, true] {
                 let key = if wrong { rkey ^ 0x100 } else { rkey };
-                let result = build(one, 9, |builders| {
+                build(one, 9, |builders| {
                     let to = (*two).qp_num;
                     (*builders).wr_rdma_read.unwrap()(builders, key, address + 16);
                     (*builders).wr_set_ud_addr.unwrap()(builders, endpoint.handle, to, QKEY);
@@ -128,7 +128,6 @@ fn count_each_kind_of_operation() {
                     (*builders).wr_set_ud_addr.unwrap()(builders, endpoint.handle, to, QKEY);
                     (*builders).wr_set_sge.unwrap()(builders, lkey, address + 40, 8);
                 });
-                assert_eq!(result, 0);
             }
         }
         // The values change without polling.

@@ -304,15 +304,21 @@ impl Drop for Session {
     }
 }
 
-/// A builder session with one request, ended by `complete`.
+/// A builder session with one request, which is posted.
 ///
 /// # Safety
 /// `pair` is live; `build` only makes calls that are allowed in a session.
-pub(crate) unsafe fn build(
-    pair: *mut ibv_qp,
-    wr_id: u64,
-    build: impl FnOnce(*mut ibv_qp_ex),
-) -> c_int {
+#[track_caller]
+pub(crate) unsafe fn build(pair: *mut ibv_qp, wr_id: u64, build: impl FnOnce(*mut ibv_qp_ex)) {
+    // SAFETY: by contract.
+    assert_eq!(unsafe { try_build(pair, wr_id, build) }, 0);
+}
+
+/// As [`build`], with the result of `complete`.
+///
+/// # Safety
+/// As for [`build`].
+unsafe fn try_build(pair: *mut ibv_qp, wr_id: u64, build: impl FnOnce(*mut ibv_qp_ex)) -> c_int {
     // SAFETY: by contract.
     unsafe {
         let builders = ibv_qp_to_qp_ex(pair);
@@ -367,14 +373,13 @@ fn completions_of_destroyed_queue_pairs_are_not_shown() {
         unsafe {
             let address = (*region).addr.addr() as u64;
             for immediate in [1, 2] {
-                let built = build(one, 7, |builders| {
+                build(one, 7, |builders| {
                     let rkey = (*region).rkey;
                     (*builders).wr_rdma_write_imm.unwrap()(builders, rkey, address, immediate);
                     let (handle, qpn) = (endpoint.handle, (*two).qp_num);
                     (*builders).wr_set_ud_addr.unwrap()(builders, handle, qpn, QKEY);
                     (*builders).wr_set_sge.unwrap()(builders, (*region).lkey, address, 16);
                 });
-                assert_eq!(built, 0);
                 assert_eq!(Session::begin(sent).seen().1, 0);
             }
             // Neither has consumed a receive: only the number identifies their queue pair.
@@ -419,14 +424,11 @@ fn rdma_by_builders_and_extended_polling() {
             };
 
             // A read, with its setters in either order.
-            assert_eq!(
-                build(one, 1, |builders| {
-                    (*builders).wr_rdma_read.unwrap()(builders, rkey, address + 16);
-                    piece(builders, 0, 32);
-                    to(builders);
-                }),
-                0
-            );
+            build(one, 1, |builders| {
+                (*builders).wr_rdma_read.unwrap()(builders, rkey, address + 16);
+                piece(builders, 0, 32);
+                to(builders);
+            });
             let session = Session::begin(queue);
             assert_eq!(session.seen(), (1, 0, SEND, 0));
             let mut gid = ibv_gid::default();
@@ -440,14 +442,11 @@ fn rdma_by_builders_and_extended_polling() {
 
             // A write with immediate data consumes a receive of the peer.
             assert_eq!(post_recv(two, 2, &mut []), 0);
-            assert_eq!(
-                build(one, 3, |builders| {
-                    (*builders).wr_rdma_write_imm.unwrap()(builders, rkey, address, 0xa1b2_c3d4);
-                    to(builders);
-                    piece(builders, 100, 50);
-                }),
-                0
-            );
+            build(one, 3, |builders| {
+                (*builders).wr_rdma_write_imm.unwrap()(builders, rkey, address, 0xa1b2_c3d4);
+                to(builders);
+                piece(builders, 100, 50);
+            });
             let mut seen = Vec::new();
             for _ in 0..2 {
                 let session = Session::begin(queue);
@@ -473,14 +472,11 @@ fn rdma_by_builders_and_extended_polling() {
 
             // A wrong key, and a right one beyond the region.
             for (wr_id, rkey, offset) in [(4, rkey ^ 0x100, 0), (5, rkey, 250)] {
-                assert_eq!(
-                    build(one, wr_id, |builders| {
-                        (*builders).wr_rdma_write.unwrap()(builders, rkey, address + offset);
-                        to(builders);
-                        piece(builders, 0, 32);
-                    }),
-                    0
-                );
+                build(one, wr_id, |builders| {
+                    (*builders).wr_rdma_write.unwrap()(builders, rkey, address + offset);
+                    to(builders);
+                    piece(builders, 0, 32);
+                });
                 let session = Session::begin(queue);
                 let (id, status, ..) = session.seen();
                 assert_eq!((id, status, session.vendor_error()), (wr_id, 10, 7));
@@ -491,24 +487,21 @@ fn rdma_by_builders_and_extended_polling() {
             assert_eq!(post_recv(two, 6, &mut [sge(theirs, 0, 100)]), 0);
             assert_eq!(post_recv(two, 7, &mut [sge(theirs, 100, 100)]), 0);
             let text = *b"two pieces";
-            assert_eq!(
-                build(one, 8, |builders| {
-                    (*builders).wr_send.unwrap()(builders);
-                    to(builders);
-                    let data = |range: &[u8]| ibv_data_buf {
-                        addr: range.as_ptr().cast_mut().cast::<c_void>(),
-                        length: range.len(),
-                    };
-                    let list = [data(&text[..3]), data(&text[3..])];
-                    (*builders).wr_set_inline_data_list.unwrap()(builders, 2, list.as_ptr());
-                    (*builders).wr_id = 9;
-                    (*builders).wr_send_imm.unwrap()(builders, 5);
-                    let list = [sge(mine, 0, 4), sge(mine, 8, 4)];
-                    (*builders).wr_set_sge_list.unwrap()(builders, 2, list.as_ptr());
-                    to(builders);
-                }),
-                0
-            );
+            build(one, 8, |builders| {
+                (*builders).wr_send.unwrap()(builders);
+                to(builders);
+                let data = |range: &[u8]| ibv_data_buf {
+                    addr: range.as_ptr().cast_mut().cast::<c_void>(),
+                    length: range.len(),
+                };
+                let list = [data(&text[..3]), data(&text[3..])];
+                (*builders).wr_set_inline_data_list.unwrap()(builders, 2, list.as_ptr());
+                (*builders).wr_id = 9;
+                (*builders).wr_send_imm.unwrap()(builders, 5);
+                let list = [sge(mine, 0, 4), sge(mine, 8, 4)];
+                (*builders).wr_set_sge_list.unwrap()(builders, 2, list.as_ptr());
+                to(builders);
+            });
             let mut seen = Vec::new();
             while seen.len() < 4 {
                 let session = Session::begin(queue);
@@ -567,7 +560,7 @@ fn sessions_are_all_or_nothing() {
                 }),
             ];
             for (what, poison) in wrong {
-                let result = build(one, 1, |builders| {
+                let result = try_build(one, 1, |builders| {
                     good(builders);
                     poison(builders);
                     good(builders);
@@ -580,17 +573,14 @@ fn sessions_are_all_or_nothing() {
             (*builders).wr_abort.unwrap()(builders);
             let got = (*builders).wr_complete.unwrap()(builders);
             assert_eq!(got, EINVAL, "there is no session");
-            let too_many = build(one, 1, |builders| (0..17).for_each(|_| good(builders)));
+            let too_many = try_build(one, 1, |builders| (0..17).for_each(|_| good(builders)));
             assert_eq!(too_many, ENOMEM);
 
             assert_eq!(post_recv(two, 2, &mut [sge(region, 100, 8)]), 0);
-            assert_eq!(
-                build(one, 3, |builders| {
-                    (*builders).wr_flags = IBV_SEND_SIGNALED;
-                    good(builders);
-                }),
-                0
-            );
+            build(one, 3, |builders| {
+                (*builders).wr_flags = IBV_SEND_SIGNALED;
+                good(builders);
+            });
             let done = wait_for(queue, 2);
             let got = (done[0].wr_id, done[1].wr_id);
             assert_eq!(got, (2, 3), "nothing else was posted");

@@ -176,7 +176,7 @@ fn reach_each_other() {
                     let (rkey, base) = ((*to.region).rkey, (*to.region).addr.addr() as u64);
                     let (lkey, own) = ((*from.region).lkey, (*from.region).addr.addr() as u64);
                     let last = 8 * 2 * RAILS as u64;
-                    let result = build(from.pair, 100, |builders| {
+                    build(from.pair, 100, |builders| {
                         let to = (*to.pair).qp_num;
                         (*builders).wr_rdma_write.unwrap()(
                             builders,
@@ -191,7 +191,6 @@ fn reach_each_other() {
                         let into = own + 8 * (RAILS + other) as u64;
                         (*builders).wr_set_sge.unwrap()(builders, lkey, into, word);
                     });
-                    assert_eq!(result, 0);
                 }
                 // The send queue has room for 16.
                 completed.poll(&rails, |completed| {
