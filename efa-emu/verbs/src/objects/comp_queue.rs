@@ -195,7 +195,7 @@ impl CompQueue {
     fn begin_watching(&self) -> Result<(), Errno> {
         let hardware = self.context.hardware()?;
         if !self.watched.swap(true, Ordering::AcqRel) {
-            hardware.watch_cq(self.id, true)?;
+            hardware.engine(|engine| engine.watch_cq(self.id, true))?;
         }
         Ok(())
     }
@@ -310,7 +310,7 @@ impl CompQueue {
             let watched = self.watched.swap(false, Ordering::AcqRel);
             if watched && let Ok(hardware) = self.context.hardware() {
                 // It fails in a forked child, whose device polls nothing.
-                let _ = hardware.watch_cq(self.id, false);
+                let _ = hardware.engine(|engine| engine.watch_cq(self.id, false));
             }
             let destroyed = self.context.forget(|device| {
                 device.destroy_cq(self.id)?;

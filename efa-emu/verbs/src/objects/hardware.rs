@@ -4,10 +4,7 @@ use std::collections::HashMap;
 use std::sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError};
 
 use efa_core::address::Qpn;
-use efa_device_model::device::connected::ConnectedConfig;
-use efa_device_model::device::{
-    self, CqId, DeviceEvent, Lkey, PdId, QpChange, QpConfig, QpRings, QpState, RegionKeys,
-};
+use efa_device_model::device::{self, CqId, DeviceEvent, Lkey, QpChange, QpState};
 use efa_shm::{Engine, EngineError, FabricError};
 
 use super::device::Device;
@@ -79,7 +76,16 @@ impl Hardware {
         self.engine.is_forked()
     }
 
-    /// Runs a verb that makes or changes an object.
+    /// Runs a verb of the engine, for which it does more than its device.
+    pub(crate) fn engine<R>(
+        &self,
+        verb: impl FnOnce(&Engine) -> Result<R, EngineError>,
+    ) -> Result<R, Errno> {
+        let _locking = Locking::new();
+        Ok(verb(&self.engine)?)
+    }
+
+    /// Runs a verb that makes or changes an object in the device only.
     pub(crate) fn with_device<R>(
         &self,
         verb: impl FnOnce(&mut device::Device) -> R,
@@ -121,24 +127,10 @@ impl Hardware {
         }
     }
 
-    pub(crate) fn register_memory(
-        &self,
-        pd: PdId,
-        region: device::MemoryRegion,
-    ) -> Result<RegionKeys, Errno> {
-        let _locking = Locking::new();
-        Ok(self.engine.register_memory(pd, region)?)
-    }
-
     /// As [`Hardware::forget`].
     pub(crate) fn deregister_memory(&self, lkey: Lkey) -> Result<(), Errno> {
         self.check_end()?;
         unless_forked(|| self.engine.deregister_memory(lkey))
-    }
-
-    pub(crate) fn modify_qp(&self, qpn: Qpn, change: &QpChange) -> Result<(), Errno> {
-        let _locking = Locking::new();
-        Ok(self.engine.modify_qp(qpn, change)?)
     }
 
     /// Drops the requests of a queue pair, as a first step of its destruction: no process accesses
@@ -156,16 +148,6 @@ impl Hardware {
     /// As [`Hardware::stop_qp`], for the requests of all queue pairs, before the device is closed.
     pub(crate) fn quiesce(&self) -> Result<(), Errno> {
         unless_forked(|| self.engine.quiesce())
-    }
-
-    pub(crate) fn create_qp(&self, config: QpConfig) -> Result<(Qpn, QpRings), Errno> {
-        let _locking = Locking::new();
-        Ok(self.engine.create_qp(config)?)
-    }
-
-    pub(crate) fn create_connected_qp(&self, config: ConnectedConfig) -> Result<Qpn, Errno> {
-        let _locking = Locking::new();
-        Ok(self.engine.create_connected_qp(config)?)
     }
 
     /// Passes work without a ring to the device.
@@ -189,20 +171,7 @@ impl Hardware {
     /// Processes the doorbell of a completion queue, which requests an event.
     pub(crate) fn arm_cq(&self, queue: CqId) {
         // It fails for a queue that is being destroyed, which raises no more events.
-        let _locking = Locking::new();
-        let _ = self.engine.arm_cq(queue);
-    }
-
-    /// Makes the device poll a completion queue's doorbell by itself, or stops this.
-    pub(crate) fn watch_cq(&self, queue: CqId, watched: bool) -> Result<(), Errno> {
-        let _locking = Locking::new();
-        Ok(self.engine.watch_cq(queue, watched)?)
-    }
-
-    /// As [`Hardware::watch_cq`], for the doorbells of a queue pair.
-    pub(crate) fn watch_qp(&self, qpn: Qpn, watched: bool) -> Result<(), Errno> {
-        let _locking = Locking::new();
-        Ok(self.engine.watch_qp(qpn, watched)?)
+        let _ = self.engine(|engine| engine.arm_cq(queue));
     }
 
     /// Runs the device in the calling thread, unless another thread runs it.

@@ -88,7 +88,7 @@ impl MemoryRegion {
         {
             populate(registration)?;
         }
-        let register = || hardware.register_memory(domain.id, registration);
+        let register = || hardware.engine(|engine| engine.register_memory(domain.id, registration));
         let keys = domain.liveness.join(register)?;
         let c = verbs_mr {
             ibv_mr: ibv_mr {

@@ -76,6 +76,15 @@ pub(crate) struct Dependencies {
     pub(crate) recv_cq: Arc<CompQueue>,
 }
 
+impl Dependencies {
+    /// Makes a queue pair that uses them with `create`. None of them is destroyed meanwhile.
+    fn join<R>(&self, create: impl FnOnce() -> Result<R, Errno>) -> Result<R, Errno> {
+        let (send, recv) = (&self.send_cq.liveness, &self.recv_cq.liveness);
+        let joined = || Liveness::during_both(send, recv, create);
+        self.domain.liveness.join(joined)
+    }
+}
+
 data_path_handle!(QueuePair, ibv_qp);
 
 /// Work requests of a connected queue pair between `wr_start` and `wr_complete` or `wr_abort`.
@@ -160,28 +169,20 @@ impl QueuePair {
         attributes: &ibv_qp_init_attr_ex,
         c: impl FnOnce(ibv_qp) -> QueuePairC,
     ) -> Result<Arc<QueuePair>, Errno> {
-        let Dependencies {
-            domain,
-            send_cq,
-            recv_cq,
-        } = &dependencies;
         let hardware = context.hardware()?;
         let config = QpConfig {
             service: plan.service.ok_or(Errno::OPNOTSUPP)?,
-            pd: domain.id,
-            send_cq: send_cq.id,
-            recv_cq: recv_cq.id,
+            pd: dependencies.domain.id,
+            send_cq: dependencies.send_cq.id,
+            recv_cq: dependencies.recv_cq.id,
             send_entries: plan.send_entries,
             wqe_size: plan.wqe_size,
             recv_descriptors: plan.recv_descriptors,
             unsolicited_write_recv: plan.unsolicited_write_recv,
             request_ids: plan.request_ids,
         };
-        let (qpn, rings) = domain.liveness.join(|| {
-            Liveness::during_both(&send_cq.liveness, &recv_cq.liveness, || {
-                hardware.create_qp(config)
-            })
-        })?;
+        let create = || hardware.engine(|engine| engine.create_qp(config));
+        let (qpn, rings) = dependencies.join(create)?;
         let generation = next_generation();
         let queues = Arc::new(Queues {
             send: SpinCell::new(Some(Sender::new(
@@ -227,31 +228,21 @@ impl QueuePair {
         attributes: &ibv_qp_init_attr_ex,
         c: impl FnOnce(ibv_qp) -> QueuePairC,
     ) -> Result<Arc<QueuePair>, Errno> {
-        let Dependencies {
-            domain,
-            send_cq,
-            recv_cq,
-        } = &dependencies;
         let hardware = context.hardware()?;
         let config = ConnectedConfig {
-            pd: domain.id,
-            send_cq: send_cq.id,
-            recv_cq: recv_cq.id,
+            pd: dependencies.domain.id,
+            send_cq: dependencies.send_cq.id,
+            recv_cq: dependencies.recv_cq.id,
             shared: shared.as_ref().map(|queue| queue.id),
             max_send_wr: plan.cap.max_send_wr,
             max_recv_wr: plan.cap.max_recv_wr,
             max_recv_sge: plan.cap.max_recv_sge,
         };
-        let create = || {
-            domain.liveness.join(|| {
-                Liveness::during_both(&send_cq.liveness, &recv_cq.liveness, || {
-                    hardware.create_connected_qp(config)
-                })
-            })
-        };
+        let create = || hardware.engine(|engine| engine.create_connected_qp(config));
+        let join = || dependencies.join(create);
         let qpn = match &shared {
-            Some(queue) => queue.liveness.join(create)?,
-            None => create()?,
+            Some(queue) => queue.liveness.join(join)?,
+            None => join()?,
         };
         let made = QueuePairParts {
             qpn,
@@ -308,7 +299,7 @@ impl QueuePair {
             let hardware = self.context.hardware()?;
             let rings = self.with_rings(|rings| rings.clone()).ok_or(Errno::INVAL)?;
             if !self.watched.swap(true, Ordering::AcqRel) {
-                hardware.watch_qp(self.qpn, true)?;
+                hardware.engine(|engine| engine.watch_qp(self.qpn, true))?;
             }
             Ok(rings)
         })
@@ -358,7 +349,8 @@ impl QueuePair {
     /// Changes attributes of the queue pair.
     pub(crate) fn modify(&self, change: &QpChange) -> Result<(), Errno> {
         self.liveness.during(|| {
-            self.context.hardware()?.modify_qp(self.qpn, change)?;
+            let hardware = self.context.hardware()?;
+            hardware.engine(|engine| engine.modify_qp(self.qpn, change))?;
             if let Some(state) = change.state {
                 self.set_state(state);
             }
@@ -455,7 +447,7 @@ impl QueuePair {
             Some(hardware) => {
                 if self.watched.swap(false, Ordering::AcqRel) {
                     // It fails in a forked child, whose device polls nothing.
-                    let _ = hardware.watch_qp(self.qpn, false);
+                    let _ = hardware.engine(|engine| engine.watch_qp(self.qpn, false));
                 }
                 hardware.destroy_qp(self.qpn)
             }
