@@ -120,7 +120,7 @@ impl core::ops::Deref for Record {
 }
 
 /// The part of a record after its first word, which is written last.
-#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug)]
+#[derive(FromBytes, IntoBytes, Immutable, KnownLayout, Clone, Copy, Debug, Default)]
 #[repr(C)]
 pub(crate) struct Body {
     /// Nanoseconds since the Unix epoch.

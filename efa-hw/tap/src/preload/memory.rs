@@ -22,6 +22,12 @@ pub(crate) struct Buffers {
     list: [MaybeUninit<ibv_sge>; MOST],
 }
 
+impl Default for Buffers {
+    fn default() -> Buffers {
+        Buffers::NONE
+    }
+}
+
 impl Buffers {
     pub(crate) const NONE: Buffers = Buffers {
         count: 0,

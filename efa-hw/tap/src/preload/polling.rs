@@ -125,7 +125,7 @@ impl QueuePair {
             wr_id: seen.wr_id,
             qpn: self.qpn,
             device: self.context.device,
-            ..Body::EMPTY
+            ..Body::default()
         }
     }
 }

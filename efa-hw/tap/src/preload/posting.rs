@@ -217,9 +217,9 @@ unsafe fn post_recorded(
                 handle: ud.ah.addr() as u64,
                 peer_qpn: ud.remote_qpn,
                 qkey: ud.remote_qkey,
-                ..Body::EMPTY
+                ..Body::default()
             };
-            let mut request = Request::NONE;
+            let mut request = Request::default();
             request.set(known.kind_of_send(), body, immediate);
             request.buffers = buffers;
             request.inline = is_inline.then_some(0..inline.len());
@@ -479,7 +479,7 @@ unsafe fn begun(pair: *mut ffi::ibv_qp_ex, (remote_key, remote_address): (u32, u
         wr_id: unsafe { (*pair).wr_id },
         remote_key,
         remote_address,
-        ..Body::EMPTY
+        ..Body::default()
     }
 }
 

@@ -273,27 +273,6 @@ impl Ring {
     }
 }
 
-impl Body {
-    /// All fields are zero.
-    pub(crate) const EMPTY: Body = Body {
-        time: 0,
-        wr_id: 0,
-        qpn: 0,
-        device: 0,
-        peer_qpn: 0,
-        qkey: 0,
-        handle: 0,
-        data_length: 0,
-        recorded: 0,
-        immediate: 0,
-        status: 0,
-        remote_address: 0,
-        remote_key: 0,
-        sequence: 0,
-        gid: [0; 16],
-    };
-}
-
 /// Cache lines that are prefetched: those of a record of a short message.
 const PREFETCHED: u64 = 4;
 /// Bytes of a cache line.

@@ -3,9 +3,10 @@
 use core::ops::Range;
 
 use super::memory::Buffers;
-use crate::exchange::{Body, flag, kind};
+use crate::exchange::{Body, flag};
 
 /// A request that is being built, or was posted.
+#[derive(Default)]
 pub(super) struct Request {
     pub(super) kind: u8,
     /// Bits of [`flag`].
@@ -18,15 +19,6 @@ pub(super) struct Request {
 }
 
 impl Request {
-    /// An empty request.
-    pub(super) const NONE: Request = Request {
-        kind: kind::VOID,
-        flags: 0,
-        body: Body::EMPTY,
-        buffers: Buffers::NONE,
-        inline: None,
-    };
-
     /// Starts a request in place: most of the structure is unused memory.
     #[inline(always)]
     pub(super) fn set(&mut self, kind: u8, body: Body, immediate: Option<u32>) {
@@ -42,6 +34,7 @@ impl Request {
 }
 
 /// The requests between `wr_start` and `wr_complete`.
+#[derive(Default)]
 pub(crate) struct Session {
     /// The recording ([`current`](super::ring::current)) in which it began, or 0 if it is not
     /// recorded. If the recording is switched off and on in between, its number differs, and the
@@ -54,18 +47,6 @@ pub(crate) struct Session {
     /// The requests that were started before it.
     pub(super) earlier: Vec<Request>,
     pub(super) inline: Vec<u8>,
-}
-
-impl Default for Session {
-    fn default() -> Session {
-        Session {
-            recording: 0,
-            is_begun: false,
-            last: Request::NONE,
-            earlier: Vec::new(),
-            inline: Vec::new(),
-        }
-    }
 }
 
 impl Session {
@@ -88,7 +69,6 @@ impl Session {
 
     #[cold]
     fn keep_last(&mut self) {
-        let last = core::mem::replace(&mut self.last, Request::NONE);
-        self.earlier.push(last);
+        self.earlier.push(core::mem::take(&mut self.last));
     }
 }
