@@ -28,21 +28,10 @@ fn classic_sends() {
         let target = endpoint.register(&mut room, IBV_ACCESS_LOCAL_WRITE);
 
         // Gathered from two buffers, scattered to two.
-        assert_eq!(
-            post_recv(
-                receiver,
-                1,
-                &mut [sge(target, 0, 50), sge(target, 100, 300)]
-            ),
-            0
-        );
-        send(
-            &endpoint,
-            sender,
-            receiver,
-            2,
-            &mut [sge(source, 0, 20), sge(source, 100, 60)],
-        );
+        let mut into = [sge(target, 0, 50), sge(target, 100, 300)];
+        assert_eq!(post_recv(receiver, 1, &mut into), 0);
+        let mut from = [sge(source, 0, 20), sge(source, 100, 60)];
+        send(&endpoint, sender, receiver, 2, &mut from);
         let done = wait_for(queue, 2);
         let got = (done[0].status, done[0].opcode, done[0].byte_len);
         assert_eq!(got, (0, RECV, 80));
@@ -51,11 +40,8 @@ fn classic_sends() {
         let numbers = unsafe { ((*sender).qp_num, (*receiver).qp_num) };
         let got = (done[0].src_qp, done[0].qp_num, done[1].qp_num);
         assert_eq!(got, (numbers.0, numbers.1, numbers.0));
-        assert_eq!(
-            done[0].slid,
-            ahn_of(endpoint.handle),
-            "the sender is in the address book"
-        );
+        let ahn = ahn_of(endpoint.handle);
+        assert_eq!(done[0].slid, ahn, "the sender is in the address book");
         assert_eq!(room[..20], out[..20]);
         assert_eq!(room[20..50], out[100..130]);
         assert_eq!(room[100..130], out[130..160]);
@@ -284,16 +270,9 @@ impl Session {
 unsafe fn shown(queue: *mut ibv_cq_ex) -> (u64, c_int, c_int, u32) {
     // SAFETY: by contract.
     unsafe {
-        let (opcode, length) = (
-            (*queue).read_opcode.unwrap(),
-            (*queue).read_byte_len.unwrap(),
-        );
-        (
-            (*queue).wr_id,
-            (*queue).status,
-            opcode(queue),
-            length(queue),
-        )
+        let opcode = (*queue).read_opcode.unwrap()(queue);
+        let length = (*queue).read_byte_len.unwrap()(queue);
+        ((*queue).wr_id, (*queue).status, opcode, length)
     }
 }
 
@@ -341,15 +320,9 @@ pub(crate) fn extended_cq(endpoint: &Endpoint) -> *mut ibv_cq_ex {
         wc_flags: 3,
         ..zeroed()
     };
+    let (context, size) = (endpoint.context, size_of_val(&efa) as u32);
     // SAFETY: a live context, and attributes on the stack.
-    let queue = unsafe {
-        efadv_create_cq(
-            endpoint.context,
-            &raw mut attributes,
-            &raw mut efa,
-            size_of_val(&efa) as u32,
-        )
-    };
+    let queue = unsafe { efadv_create_cq(context, &raw mut attributes, &raw mut efa, size) };
     assert!(!queue.is_null(), "errno {}", errno());
     queue
 }
@@ -388,10 +361,8 @@ fn completions_of_destroyed_queue_pairs_are_not_shown() {
             assert!((*efa).wc_is_unsolicited.unwrap()(efa));
             drop(session);
             assert_eq!(ibv_destroy_qp(two), 0);
-            assert_eq!(
-                (*received).start_poll.unwrap()(received, null_mut()),
-                ENOENT
-            );
+            let got = (*received).start_poll.unwrap()(received, null_mut());
+            assert_eq!(got, ENOENT);
         }
     });
 }
@@ -401,17 +372,12 @@ fn rdma_by_builders_and_extended_polling() {
     on_emulated_host("efa2", || {
         let endpoint = Endpoint::new();
         let queue = extended_cq(&endpoint);
-        let (one, two) = (
-            endpoint.srd(queue.cast(), ALL_OPS),
-            endpoint.srd(queue.cast(), ALL_OPS),
-        );
+        let [one, two] = [(); 2].map(|()| endpoint.srd(queue.cast(), ALL_OPS));
         let mut local: Vec<u8> = (0..=255).collect();
         let mut remote = vec![7u8; 256];
         let mine = endpoint.register(&mut local, IBV_ACCESS_LOCAL_WRITE);
-        let theirs = endpoint.register(
-            &mut remote,
-            IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE,
-        );
+        let access = IBV_ACCESS_LOCAL_WRITE | IBV_ACCESS_REMOTE_READ | IBV_ACCESS_REMOTE_WRITE;
+        let theirs = endpoint.register(&mut remote, access);
         // SAFETY: live objects; the sessions are those of a correct program, or wrong on purpose.
         unsafe {
             let (rkey, address) = ((*theirs).rkey, (*theirs).addr.addr() as u64);
@@ -433,10 +399,8 @@ fn rdma_by_builders_and_extended_polling() {
             assert_eq!(session.seen(), (1, 0, SEND, 0));
             let mut gid = ibv_gid::default();
             let efa = efadv_cq_from_ibv_cq_ex(queue);
-            assert!(
-                (*efa).wc_read_sgid.unwrap()(efa, &raw mut gid) < 0,
-                "it is our own request"
-            );
+            let got = (*efa).wc_read_sgid.unwrap()(efa, &raw mut gid);
+            assert!(got < 0, "it is our own request");
             drop(session);
             assert_eq!(local[..32], [7; 32]);
 
@@ -464,10 +428,8 @@ fn rdma_by_builders_and_extended_polling() {
             let got = (*queue).start_poll.unwrap()(queue, null_mut());
             assert_eq!(got, ENOENT, "nothing more");
             seen.sort();
-            assert_eq!(
-                seen,
-                [(2, 0, RECV_RDMA_WITH_IMM, 50), (3, 0, RDMA_WRITE, 0)]
-            );
+            let expected = [(2, 0, RECV_RDMA_WITH_IMM, 50), (3, 0, RDMA_WRITE, 0)];
+            assert_eq!(seen, expected);
             assert_eq!(remote[..50], (100..150).collect::<Vec<u8>>());
 
             // A wrong key, and a right one beyond the region.
@@ -533,12 +495,8 @@ fn sessions_are_all_or_nothing() {
             let good = |builders: *mut ibv_qp_ex| {
                 (*builders).wr_send.unwrap()(builders);
                 (*builders).wr_set_ud_addr.unwrap()(builders, endpoint.handle, (*two).qp_num, QKEY);
-                (*builders).wr_set_sge.unwrap()(
-                    builders,
-                    (*region).lkey,
-                    (*region).addr.addr() as u64,
-                    8,
-                );
+                let address = (*region).addr.addr() as u64;
+                (*builders).wr_set_sge.unwrap()(builders, (*region).lkey, address, 8);
             };
             type Build = unsafe fn(*mut ibv_qp_ex);
             let wrong: [(&str, Build); 5] = [
@@ -603,10 +561,7 @@ fn datagrams() {
         let done = wait_for(queue, 2);
         assert_eq!((done[0].status, done[0].byte_len), (0, 45));
         assert_eq!(&memory[140..145], b"hello");
-        assert_eq!(
-            memory[108..124],
-            endpoint.gid.raw,
-            "the sender's GID in the header"
-        );
+        let sender = endpoint.gid.raw;
+        assert_eq!(memory[108..124], sender, "its GID is in the header");
     });
 }

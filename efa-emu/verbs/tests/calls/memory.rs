@@ -99,19 +99,11 @@ fn behind_a_descriptor_is_registered() {
             let address = unsafe { (*region).addr };
             assert_eq!(address.addr() as u64, offset, "as in rdma-core");
             let to = place(IOVA + 100 + 10 * number as u64, region);
-            exchange(
-                &endpoint,
-                place(hello.as_ptr().addr() as u64, source),
-                to,
-                false,
-            );
+            let from = place(hello.as_ptr().addr() as u64, source);
+            exchange(&endpoint, from, to, false);
+            let arrived = seen.wrapping_add(offset as usize + 10 * number);
             // SAFETY: inside the mapping, which is not changed meanwhile.
-            let found = unsafe {
-                seen.add(offset as usize + 10 * number)
-                    .cast::<[u8; 5]>()
-                    .read()
-            };
-            assert_eq!(&found, b"hello");
+            assert_eq!(&unsafe { arrived.cast::<[u8; 5]>().read() }, b"hello");
             assert_eq!(ibv_dereg_mr(region), 0);
         }
         let other = std::fs::File::open("/dev/null").unwrap();
@@ -213,20 +205,13 @@ fn parts_of_a_library_buffer_are_registered() {
             let register = |pd, offset, length| {
                 ibv_reg_buf_mr(pd, buffer, start.byte_add(offset), length, access)
             };
-            let (first, second) = (
-                register(endpoint.pd, 0, PAGE),
-                register(endpoint.pd, PAGE, PAGE),
-            );
+            let [first, second] = [0, PAGE].map(|offset| register(endpoint.pd, offset, PAGE));
             assert!(!first.is_null() && !second.is_null());
             assert_ne!((*first).lkey, (*second).lkey);
-            let to = (start.addr() + PAGE) as u64;
             start.cast::<[u8; 5]>().write(*b"hello");
-            exchange(
-                &endpoint,
-                place(start.addr() as u64, first),
-                place(to, second),
-                false,
-            );
+            let from = place(start.addr() as u64, first);
+            let to = place((start.addr() + PAGE) as u64, second);
+            exchange(&endpoint, from, to, false);
             assert_eq!(&start.byte_add(PAGE).cast::<[u8; 5]>().read(), b"hello");
             for region in [first, second] {
                 assert_eq!(ibv_dereg_mr(region), 0);

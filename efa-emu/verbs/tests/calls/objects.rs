@@ -14,12 +14,7 @@ use efa_verbs_abi::*;
 fn in_use_are_busy() {
     on_emulated_host("efa2", || {
         let endpoint = Endpoint::new();
-        let Endpoint {
-            context,
-            pd,
-            handle,
-            ..
-        } = endpoint;
+        let (context, pd) = (endpoint.context, endpoint.pd);
         let region = endpoint.registered(64);
         // SAFETY: live objects.
         unsafe {
@@ -37,7 +32,7 @@ fn in_use_are_busy() {
             assert_eq!(ibv_dealloc_pd(pd), EBUSY);
             assert_eq!(ibv_dereg_mr(region), 0);
             assert_eq!(ibv_dealloc_pd(pd), EBUSY);
-            assert_eq!(ibv_destroy_ah(handle), 0);
+            assert_eq!(ibv_destroy_ah(endpoint.handle), 0);
             assert_eq!(ibv_dealloc_pd(pd), 0);
             assert_eq!(ibv_close_device(context), 0);
         }
@@ -56,11 +51,8 @@ fn outlive_their_context() {
         assert_eq!(ibv_close_device(endpoint.context), 0);
         // Closing the device destroyed the queue pair.
         assert_eq!(ibv_destroy_qp(pair), EINVAL);
-        expect_null(
-            ibv_reg_mr(endpoint.pd, memory.as_mut_ptr().cast(), 64, 1),
-            libc::EBADF,
-            "registration after the end of the device",
-        );
+        let region_after = ibv_reg_mr(endpoint.pd, memory.as_mut_ptr().cast(), 64, 1);
+        expect_null(region_after, libc::EBADF, "registration after the end");
         assert_eq!(ibv_destroy_cq(queue), 0);
         assert_eq!(ibv_dereg_mr(region), 0);
         assert_eq!(ibv_destroy_ah(endpoint.handle), 0);
@@ -407,10 +399,8 @@ fn registered_memory_is_resident() {
         let length = 16 * 4096;
         // SAFETY: a private mapping of the test's own, unmapped before the last call names it.
         unsafe {
-            let (protection, flags) = (
-                libc::PROT_READ | libc::PROT_WRITE,
-                libc::MAP_PRIVATE | libc::MAP_ANONYMOUS,
-            );
+            let protection = libc::PROT_READ | libc::PROT_WRITE;
+            let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
             let mapping = libc::mmap(null_mut(), length, protection, flags, -1, 0);
             assert_ne!(mapping, libc::MAP_FAILED);
             let present = || {
@@ -421,22 +411,18 @@ fn registered_memory_is_resident() {
             assert_eq!(present(), 0, "nobody has touched it");
             // From the middle of the second page to the middle of the fourth.
             let inside = mapping.byte_add(4096 + 100);
-            let region = ibv_reg_mr(
-                endpoint.pd,
-                inside,
-                2 * 4096,
-                IBV_ACCESS_LOCAL_WRITE as c_int,
-            );
+            let write = IBV_ACCESS_LOCAL_WRITE as c_int;
+            let region = ibv_reg_mr(endpoint.pd, inside, 2 * 4096, write);
             assert!(!region.is_null());
             assert_eq!(present(), 3);
             assert_eq!(ibv_dereg_mr(region), 0);
             assert_eq!(libc::munmap(mapping, length), 0);
-            let unmapped = ibv_reg_mr(endpoint.pd, inside, 64, IBV_ACCESS_LOCAL_WRITE as c_int);
+            let unmapped = ibv_reg_mr(endpoint.pd, inside, 64, write);
             expect_null(unmapped, libc::EFAULT, "memory that is not mapped");
 
             let constant = libc::mmap(null_mut(), length, libc::PROT_READ, flags, -1, 0);
             assert_ne!(constant, libc::MAP_FAILED);
-            let writable = ibv_reg_mr(endpoint.pd, constant, 64, IBV_ACCESS_LOCAL_WRITE as c_int);
+            let writable = ibv_reg_mr(endpoint.pd, constant, 64, write);
             expect_null(writable, libc::EFAULT, "memory that is read-only");
             let readable = ibv_reg_mr(endpoint.pd, constant, 64, 0);
             assert!(!readable.is_null(), "errno {}", errno());
