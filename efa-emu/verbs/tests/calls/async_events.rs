@@ -69,6 +69,14 @@ fn has_event(context: *mut ibv_context) -> bool {
     unsafe { libc::poll(&raw mut descriptor, 1, 0) == 1 }
 }
 
+/// Waits for so many completions: their ids and statuses, in the order of [`wait_for`].
+#[track_caller]
+fn done(queue: *mut ibv_cq, count: usize) -> Vec<(u64, u32)> {
+    let found = wait_for(queue, count);
+    let done = found.iter().map(|wc| (wc.wr_id, wc.status as u32));
+    done.collect()
+}
+
 fn port_state(context: *mut ibv_context) -> Result<c_int, c_int> {
     let mut port: ibv_port_attr = zeroed();
     // SAFETY: a live context, and room for the attributes.
@@ -118,20 +126,11 @@ fn removing_a_device_ends_its_requests() {
 
         // The program does not poll, like a program that waits for events.
         assert_eq!(next(endpoint.context), (DEVICE_FATAL, 0));
-        let flushed = wait_for(queue, 3);
-        assert!(
-            flushed
-                .iter()
-                .all(|completion| completion.status as u32 == FLUSHED)
-        );
+        assert_eq!(done(queue, 3), [0, 1, 2].map(|wr_id| (wr_id, FLUSHED)));
         // Posting continues as on a failed queue pair: with completions.
         assert_eq!(post_recv(pair, 7, &mut [sge(region, 0, 8)]), 0);
         send(&endpoint, pair, pair, 8, &mut [sge(region, 0, 8)]);
-        let ended: Vec<_> = wait_for(queue, 2)
-            .iter()
-            .map(|completion| (completion.wr_id, completion.status as u32))
-            .collect();
-        assert_eq!(ended, [(7, FLUSHED), (8, FLUSHED)]);
+        assert_eq!(done(queue, 2), [(7, FLUSHED), (8, FLUSHED)]);
 
         // SAFETY: live objects, and attributes on the stack.
         unsafe {
@@ -277,11 +276,7 @@ fn a_port_loses_and_regains_its_link() {
         let (from, to) = (endpoint.srd(queue, 0), endpoint.srd(queue, 0));
         assert_eq!(post_recv(to, 1, &mut []), 0);
         send(&endpoint, from, to, 2, &mut []);
-        assert!(
-            wait_for(queue, 2)
-                .iter()
-                .all(|completion| completion.status == 0)
-        );
+        assert_eq!(done(queue, 2), [(1, 0), (2, 0)]);
     });
 }
 
@@ -312,11 +307,7 @@ fn datagrams_go_on_when_the_link_returns() {
                 .chain(arrivals.map(|number| 100 + number))
                 .map(|wr_id| (wr_id, 0))
                 .collect();
-            let done: Vec<_> = wait_for(queue, expected.len())
-                .iter()
-                .map(|completion| (completion.wr_id, completion.status))
-                .collect();
-            assert_eq!(done, expected);
+            assert_eq!(done(queue, expected.len()), expected);
         };
         for _ in 0..3 {
             fault(&[
@@ -426,11 +417,8 @@ fn completion_queue_overrun_raises_an_event() {
         }
         flush(6);
         assert_eq!(next(endpoint.context), (CQ_ERR, queue.addr()));
-        let ids: Vec<_> = wait_for(queue, 4)
-            .iter()
-            .map(|completion| completion.wr_id)
-            .collect();
-        assert_eq!(ids, [0, 1, 2, 3]);
+        let expected = [0, 1, 2, 3].map(|wr_id| (wr_id, FLUSHED));
+        assert_eq!(done(queue, 4), expected);
         assert_eq!(poll(queue, &mut [ibv_wc::default()]), 0);
         assert!(!has_event(endpoint.context), "it is told once");
         assert_eq!(ibv_destroy_qp(pair), 0);
@@ -538,9 +526,7 @@ fn a_rule_fails_the_requests_queue_pair() {
         }
         let send = |wr_id, completions| {
             send(&endpoint, pair, pair, wr_id, &mut []);
-            let done = wait_for(queue, completions);
-            let done = done.iter().map(|done| (done.wr_id, done.status as u32));
-            done.collect::<Vec<_>>()
+            done(queue, completions)
         };
         assert_eq!(send(10, 2), [(0, 0), (10, 0)]);
         // The second send arrives first; its own completion may be flushed with the rest.

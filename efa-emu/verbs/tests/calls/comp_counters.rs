@@ -131,19 +131,10 @@ fn count_each_kind_of_operation() {
             }
         }
         // The values change without polling.
-        for (counter, expected) in
-            of_one
-                .into_iter()
-                .zip([(3, 0), (0, 0), (1, 1), (0, 0), (1, 1), (0, 0)])
-        {
-            expect(counter, expected);
-        }
-        for (counter, expected) in
-            of_two
-                .into_iter()
-                .zip([(0, 0), (3, 0), (0, 0), (1, 0), (0, 0), (1, 0)])
-        {
-            expect(counter, expected);
+        let counted_by_one = [(3, 0), (0, 0), (1, 1), (0, 0), (1, 1), (0, 0)];
+        let counted_by_two = [(0, 0), (3, 0), (0, 0), (1, 0), (0, 0), (1, 0)];
+        for (counters, expected) in [(of_one, counted_by_one), (of_two, counted_by_two)] {
+            (0..ALL.len()).for_each(|op| expect(counters[op], expected[op]));
         }
         // The completion queue has an entry for each of them as well.
         assert_eq!(wait_for(queue, 3 + 3 + 4).len(), 10);
