@@ -34,7 +34,8 @@ fn may_end_removed() -> bool {
     })
 }
 
-/// Runs a verb that destroys an object. A forked child has nothing to destroy.
+/// Runs a verb that destroys an object. A forked child, which has no device, has nothing to
+/// destroy.
 fn unless_forked(verb: impl FnOnce() -> Result<(), EngineError>) -> Result<(), Errno> {
     let _locking = Locking::new();
     match verb() {
@@ -104,12 +105,7 @@ impl Hardware {
 
     /// `EIO` after the device was removed. A forked child, which has no device, cannot detect this.
     pub(crate) fn check_present(&self) -> Result<(), Errno> {
-        let _locking = Locking::new();
-        match self.engine.with_device(|device| device.check_present()) {
-            Ok(result) => Ok(result?),
-            Err(FabricError::Forked) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        unless_forked(|| Ok(self.engine.with_device(|device| device.check_present())??))
     }
 
     /// Runs a verb that destroys an object. In a forked child, which has no device, it does nothing
@@ -119,12 +115,7 @@ impl Hardware {
         verb: impl FnOnce(&mut device::Device) -> Result<(), device::Error>,
     ) -> Result<(), Errno> {
         self.check_end()?;
-        let _locking = Locking::new();
-        match self.engine.with_device(verb) {
-            Ok(result) => Ok(result?),
-            Err(FabricError::Forked) => Ok(()),
-            Err(error) => Err(error.into()),
-        }
+        unless_forked(|| Ok(self.engine.with_device(verb)??))
     }
 
     /// As [`Hardware::forget`].
