@@ -273,37 +273,23 @@ unsafe extern "C" fn create_qp_ex(
     unsafe { adopted(create(context, attributes)) }
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ibv_create_qp(
-    pd: *mut ffi::ibv_pd,
-    attributes: *mut ffi::ibv_qp_init_attr,
-) -> *mut ffi::ibv_qp {
-    let create = real!(ibv_create_qp, |_| null_mut());
-    // SAFETY: by contract.
-    unsafe { adopted(create(pd, attributes)) }
+/// Defines functions that create queue pairs.
+macro_rules! creations {
+    ($($function:ident($($argument:ident: $type:ty),*);)+) => { $(
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $function($($argument: $type),*) -> *mut ffi::ibv_qp {
+            let create = real!($function, |_| null_mut());
+            // SAFETY: by contract.
+            unsafe { adopted(create($($argument),*)) }
+        }
+    )+ };
 }
 
-#[unsafe(no_mangle)]
-unsafe extern "C" fn efadv_create_driver_qp(
-    pd: *mut ffi::ibv_pd,
-    attributes: *mut ffi::ibv_qp_init_attr,
-    kind: u32,
-) -> *mut ffi::ibv_qp {
-    let create = real!(efadv_create_driver_qp, |_| null_mut());
-    // SAFETY: by contract.
-    unsafe { adopted(create(pd, attributes, kind)) }
-}
-
-#[unsafe(no_mangle)]
-unsafe extern "C" fn efadv_create_qp_ex(
-    context: *mut ffi::ibv_context,
-    attributes: *mut ffi::ibv_qp_init_attr_ex,
-    efa: *mut c_void,
-    length: u32,
-) -> *mut ffi::ibv_qp {
-    let create = real!(efadv_create_qp_ex, |_| null_mut());
-    // SAFETY: by contract.
-    unsafe { adopted(create(context, attributes, efa, length)) }
+creations! {
+    ibv_create_qp(pd: *mut ffi::ibv_pd, attributes: *mut ffi::ibv_qp_init_attr);
+    efadv_create_driver_qp(pd: *mut ffi::ibv_pd, attributes: *mut ffi::ibv_qp_init_attr, kind: u32);
+    efadv_create_qp_ex(context: *mut ffi::ibv_context, attributes: *mut ffi::ibv_qp_init_attr_ex,
+        efa: *mut c_void, length: u32);
 }
 
 /// Installs the tap in a new queue pair, and returns it.
