@@ -34,8 +34,7 @@ fn remove(vector: *mut fid_av, addresses: &mut [fi_addr_t]) -> c_int {
 
 #[test]
 fn a_vector_keeps_peers_that_another_one_removes() {
-    let name = "address_vectors::a_vector_keeps_peers_that_another_one_removes";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let pair = Pair::open(libfabric, &Options::USUAL);
         let name = pair.right.name();
         let others = [open(&pair.left, 0), open(&pair.left, 0)];
@@ -62,8 +61,7 @@ fn a_vector_keeps_peers_that_another_one_removes() {
 
 #[test]
 fn endpoints_of_a_domain_have_separate_vectors() {
-    let name = "address_vectors::endpoints_of_a_domain_have_separate_vectors";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let pair = Pair::open(libfabric, &Options::USUAL);
         let side = &pair.left;
         let vector = open(side, 0);
@@ -138,8 +136,7 @@ fn reinsert(libfabric: &crate::common::Libfabric, right: &Options, [of_left, of_
 
 #[test]
 fn removed_peers_are_heard_again_after_insertion() {
-    let name = "address_vectors::removed_peers_are_heard_again_after_insertion";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         for sides in [[true, false], [false, true], [true, true]] {
             reinsert(libfabric, &Options::USUAL, sides);
         }
@@ -148,13 +145,12 @@ fn removed_peers_are_heard_again_after_insertion() {
 
 #[test]
 fn stock_peers_hear_who_has_reinserted_them() {
-    let name = "address_vectors::stock_peers_hear_who_has_reinserted_them";
     let permit = |command: &mut std::process::Command| {
         command
             .env("FI_PROVIDER", "efa_rs,efa")
             .env("FI_EFA_ENABLE_SHM_TRANSFER", "0");
     };
-    with_provider_and(name, permit, |libfabric| {
+    with_provider_and(permit, |libfabric| {
         let stock = Options::USUAL.with(|options| options.provider = c"efa");
         reinsert(libfabric, &stock, [true, false]);
     });
@@ -162,67 +158,61 @@ fn stock_peers_hear_who_has_reinserted_them() {
 
 #[test]
 fn a_vector_of_many_entries_ends() {
-    with_provider(
-        "address_vectors::a_vector_of_many_entries_ends",
-        |libfabric| {
-            // All of one queue pair, as if it had been opened that often. A removal that walks
-            // along the others would take some hundred million steps.
-            const COUNT: usize = 20_000;
-            let side = Side::open(libfabric, &Options::USUAL);
-            side.enable();
-            let own = side.name();
-            let names: Vec<[u8; 32]> = (0..COUNT as u32)
-                .map(|qkey| {
-                    let mut name = own;
-                    name[20..24].copy_from_slice(&qkey.to_ne_bytes());
-                    name
-                })
-                .collect();
-            let vector = open(&side, COUNT);
-            let mut addresses = insert(vector, &names);
-            assert!(addresses.iter().copied().eq(0..COUNT as u64));
-            let removed = remove(vector, &mut addresses[..COUNT / 2]);
-            assert_eq!(removed, 0);
-            let (mut found, mut length) = ([0_u8; 32], 32);
-            let mut lookup = |address| call!(vector => ops.lookup(address, found.as_mut_ptr().cast(), &mut length));
-            assert_eq!(lookup(0), -libc::EINVAL);
-            assert_eq!(lookup(COUNT as u64 - 1), 0);
-            assert_eq!(found, names[COUNT - 1]);
-            // The rest ends with the vector, in no order.
-            assert_eq!(close(vector), 0);
-            side.close(libfabric);
-        },
-    );
+    with_provider(|libfabric| {
+        // All of one queue pair, as if it had been opened that often. A removal that walks
+        // along the others would take some hundred million steps.
+        const COUNT: usize = 20_000;
+        let side = Side::open(libfabric, &Options::USUAL);
+        side.enable();
+        let own = side.name();
+        let names: Vec<[u8; 32]> = (0..COUNT as u32)
+            .map(|qkey| {
+                let mut name = own;
+                name[20..24].copy_from_slice(&qkey.to_ne_bytes());
+                name
+            })
+            .collect();
+        let vector = open(&side, COUNT);
+        let mut addresses = insert(vector, &names);
+        assert!(addresses.iter().copied().eq(0..COUNT as u64));
+        let removed = remove(vector, &mut addresses[..COUNT / 2]);
+        assert_eq!(removed, 0);
+        let (mut found, mut length) = ([0_u8; 32], 32);
+        let mut lookup =
+            |address| call!(vector => ops.lookup(address, found.as_mut_ptr().cast(), &mut length));
+        assert_eq!(lookup(0), -libc::EINVAL);
+        assert_eq!(lookup(COUNT as u64 - 1), 0);
+        assert_eq!(found, names[COUNT - 1]);
+        // The rest ends with the vector, in no order.
+        assert_eq!(close(vector), 0);
+        side.close(libfabric);
+    });
 }
 
 #[test]
 fn senders_are_reported_only_on_request() {
-    with_provider(
-        "address_vectors::senders_are_reported_only_on_request",
-        |libfabric| {
-            for caps in [FI_MSG, FI_MSG | FI_SOURCE] {
-                let options = Options::USUAL.with(|options| options.caps = caps);
-                let pair = Pair::open(libfabric, &options);
-                let (mut buffer, no) = ([0_u8; 4], null_mut());
-                let to = buffer.as_mut_ptr().cast();
-                pair.start(|| call!(pair.right.endpoint => msg.recv(to, 4, no, pair.to_left, no)));
-                let data = b"1234".as_ptr().cast();
-                pair.start(|| call!(pair.left.endpoint => msg.inject(data, 4, pair.to_right)));
-                let expected = match caps & FI_SOURCE {
-                    0 => FI_ADDR_UNSPEC,
-                    _ => pair.to_left,
-                };
-                assert_eq!(pair.right_completion().1, expected);
-                pair.close(libfabric);
-            }
-        },
-    );
+    with_provider(|libfabric| {
+        for caps in [FI_MSG, FI_MSG | FI_SOURCE] {
+            let options = Options::USUAL.with(|options| options.caps = caps);
+            let pair = Pair::open(libfabric, &options);
+            let (mut buffer, no) = ([0_u8; 4], null_mut());
+            let to = buffer.as_mut_ptr().cast();
+            pair.start(|| call!(pair.right.endpoint => msg.recv(to, 4, no, pair.to_left, no)));
+            let data = b"1234".as_ptr().cast();
+            pair.start(|| call!(pair.left.endpoint => msg.inject(data, 4, pair.to_right)));
+            let expected = match caps & FI_SOURCE {
+                0 => FI_ADDR_UNSPEC,
+                _ => pair.to_left,
+            };
+            assert_eq!(pair.right_completion().1, expected);
+            pair.close(libfabric);
+        }
+    });
 }
 
 #[test]
 fn addresses_as_text_report_their_needed_size() {
-    let name = "address_vectors::addresses_as_text_report_their_needed_size";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let side = Side::open(libfabric, &Options::USUAL);
         side.enable();
         let (vector, name) = (side.vector, side.name());

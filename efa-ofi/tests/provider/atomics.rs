@@ -55,7 +55,7 @@ fn with_target<T: Clone>(
 
 #[test]
 fn each_form_changes_and_fetches() {
-    with_provider("atomics::each_form_changes_and_fetches", |libfabric| {
+    with_provider(|libfabric| {
         let after = with_target(libfabric, &[1_u64, 2, 3, 4, 5, 6], |target| {
             let Target { pair, address, key } = *target;
             let (endpoint, to) = (pair.left.endpoint, pair.to_right);
@@ -123,7 +123,7 @@ fn each_form_changes_and_fetches() {
 
 #[test]
 fn messages_name_memory_in_elements() {
-    with_provider("atomics::messages_name_memory_in_elements", |libfabric| {
+    with_provider(|libfabric| {
         let after = with_target(libfabric, &[1.5_f64, 2.5, 3.5], |target| {
             let Target { pair, address, key } = *target;
             let endpoint = pair.left.endpoint;
@@ -183,8 +183,7 @@ fn messages_name_memory_in_elements() {
 
 #[test]
 fn queries_match_the_operations_that_calls_accept() {
-    let name = "atomics::queries_match_the_operations_that_calls_accept";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let after = with_target(libfabric, &[9_u64], |target| {
             let Target { pair, address, key } = *target;
             let endpoint = pair.left.endpoint;

@@ -101,80 +101,73 @@ fn read<T>(
 
 #[test]
 fn sizes_are_granted_up_to_the_offer() {
-    with_provider(
-        "attributes::sizes_are_granted_up_to_the_offer",
-        |libfabric| {
-            for version in versions() {
-                for attribute in SIZES {
-                    let what = format!("{} for {version:#x}", attribute.name);
-                    let request = |value| attribute.request(libfabric, version, value);
-                    let offer = request(0).expect("there is a device");
-                    assert_eq!(request(offer), Ok(offer), "{what}");
-                    for less in [1, offer / 2].into_iter().filter(|less| *less <= offer) {
-                        let granted = request(less).expect("less than there is");
-                        assert!((less..=offer).contains(&granted), "{what}: {granted}");
-                    }
-                    let limit = match attribute.name {
-                        "ep_attr.protocol_version" => u64::from(u32::MAX),
-                        // `FI_SHARED_CONTEXT`, where it is a number of contexts.
-                        _ => u64::MAX,
-                    };
-                    for more in [offer.saturating_add(1), limit] {
-                        if more > offer {
-                            assert_eq!(request(more), Err(NO_DATA), "{what}: {more}");
-                        }
+    with_provider(|libfabric| {
+        for version in versions() {
+            for attribute in SIZES {
+                let what = format!("{} for {version:#x}", attribute.name);
+                let request = |value| attribute.request(libfabric, version, value);
+                let offer = request(0).expect("there is a device");
+                assert_eq!(request(offer), Ok(offer), "{what}");
+                for less in [1, offer / 2].into_iter().filter(|less| *less <= offer) {
+                    let granted = request(less).expect("less than there is");
+                    assert!((less..=offer).contains(&granted), "{what}: {granted}");
+                }
+                let limit = match attribute.name {
+                    "ep_attr.protocol_version" => u64::from(u32::MAX),
+                    // `FI_SHARED_CONTEXT`, where it is a number of contexts.
+                    _ => u64::MAX,
+                };
+                for more in [offer.saturating_add(1), limit] {
+                    if more > offer {
+                        assert_eq!(request(more), Err(NO_DATA), "{what}: {more}");
                     }
                 }
             }
-        },
-    );
+        }
+    });
 }
 
 #[test]
 fn each_offered_bit_is_granted_and_no_other() {
-    with_provider(
-        "attributes::each_offered_bit_is_granted_and_no_other",
-        |libfabric| {
-            for version in versions() {
-                for attribute in SETS {
-                    let what = format!("{} for {version:#x}", attribute.name);
-                    // Without hints the whole offer is returned.
-                    let offer = match attribute.name {
-                        "tx_attr.msg_order" | "rx_attr.msg_order" => {
-                            FI_ORDER_SAS | 0xf << FI_ORDER_ATOMIC_RAR.trailing_zeros()
-                        }
-                        "tx_attr.caps" | "rx_attr.caps" => {
-                            let both =
-                                read(libfabric, libfabric.info_of(version, |_| {}), |info| {
-                                    info.caps
-                                });
-                            both.expect("there is a device")
-                        }
-                        _ => attribute
-                            .request(libfabric, version, 0)
-                            .expect("there is a device"),
-                    };
-                    // Collective operations are offered on request only.
-                    let offer = match attribute.name {
-                        "caps" | "tx_attr.caps" | "rx_attr.caps" => offer | FI_COLLECTIVE,
-                        _ => offer,
-                    };
-                    for bit in (0..64).map(|bit| 1_u64 << bit) {
-                        let granted = attribute.request(libfabric, version, bit);
-                        match offer & bit {
-                            0 => assert_eq!(granted, Err(NO_DATA), "{what}: {bit:#x}"),
-                            _ => assert!(granted.is_ok(), "{what}: {bit:#x}"),
-                        }
+    with_provider(|libfabric| {
+        for version in versions() {
+            for attribute in SETS {
+                let what = format!("{} for {version:#x}", attribute.name);
+                // Without hints the whole offer is returned.
+                let offer = match attribute.name {
+                    "tx_attr.msg_order" | "rx_attr.msg_order" => {
+                        FI_ORDER_SAS | 0xf << FI_ORDER_ATOMIC_RAR.trailing_zeros()
+                    }
+                    "tx_attr.caps" | "rx_attr.caps" => {
+                        let both = read(libfabric, libfabric.info_of(version, |_| {}), |info| {
+                            info.caps
+                        });
+                        both.expect("there is a device")
+                    }
+                    _ => attribute
+                        .request(libfabric, version, 0)
+                        .expect("there is a device"),
+                };
+                // Collective operations are offered on request only.
+                let offer = match attribute.name {
+                    "caps" | "tx_attr.caps" | "rx_attr.caps" => offer | FI_COLLECTIVE,
+                    _ => offer,
+                };
+                for bit in (0..64).map(|bit| 1_u64 << bit) {
+                    let granted = attribute.request(libfabric, version, bit);
+                    match offer & bit {
+                        0 => assert_eq!(granted, Err(NO_DATA), "{what}: {bit:#x}"),
+                        _ => assert!(granted.is_ok(), "{what}: {bit:#x}"),
                     }
                 }
             }
-        },
-    );
+        }
+    });
 }
 
 #[test]
 fn choices_are_kept() {
-    with_provider("attributes::choices_are_kept", |libfabric| {
+    with_provider(|libfabric| {
         for version in versions() {
             for (attribute, values) in CHOICES {
                 for value in (1..12).chain(values.iter().copied()) {
@@ -192,65 +185,62 @@ fn choices_are_kept() {
 
 #[test]
 fn registration_is_demanded_of_targets_only() {
-    with_provider(
-        "attributes::registration_is_demanded_of_targets_only",
-        |libfabric| {
-            let needed = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
-            let basic = FI_MR_BASIC as u64;
-            // All sets of the six modes that matter, and needed ones with others.
-            let modes = (0..1 << 7).filter(|mode| mode & FI_MR_RAW == 0);
-            let modes = modes.chain([needed | FI_MR_HMEM, needed | 1 << 20]);
-            let modes: Vec<u64> = modes.collect();
-            let target = FI_REMOTE_READ | FI_REMOTE_WRITE;
-            let all = [
-                (FI_MSG | FI_TAGGED, false),
-                (FI_RMA | FI_READ | FI_WRITE, false),
-                (FI_ATOMIC | FI_WRITE, false),
-                (FI_RMA, true),
-                (FI_ATOMIC | FI_WRITE | FI_REMOTE_WRITE, true),
-                (FI_MSG | FI_RMA | target, true),
-            ];
-            for version in [1 << 16, 1 << 16 | 4, 1 << 16 | 5, 1 << 16 | 17] {
-                for (caps, is_target) in all {
-                    for mode in &modes {
-                        let info = libfabric.info_of(version, |hints| {
-                            hints.caps = caps;
-                            // SAFETY: hints have all attributes.
-                            unsafe { (*hints.domain_attr).mr_mode = *mode as c_int };
-                        });
-                        // SAFETY: infos have all attributes.
-                        let granted = read(libfabric, info, |info| unsafe {
-                            (*info.domain_attr).mr_mode as u64
-                        });
-                        let what = format!("{mode:#x} with {caps:#x} for {version:#x}");
-                        let is_old = version < (1 << 16 | 5);
-                        let is_enough = *mode == basic || mode & needed == needed;
-                        let is_left_open = *mode == 0 && is_old;
-                        match granted {
-                            Err(error) => {
-                                assert_eq!(error, NO_DATA, "{what}");
-                                assert!(is_target && !is_enough && !is_left_open, "{what}");
-                            }
-                            Ok(granted) if is_left_open => assert_eq!(granted, basic, "{what}"),
-                            Ok(granted) => {
-                                assert!(!is_target || is_enough, "{what}");
-                                assert_eq!(granted & !mode, 0, "{what}: more than was offered");
-                            }
+    with_provider(|libfabric| {
+        let needed = FI_MR_VIRT_ADDR | FI_MR_ALLOCATED | FI_MR_PROV_KEY;
+        let basic = FI_MR_BASIC as u64;
+        // All sets of the six modes that matter, and needed ones with others.
+        let modes = (0..1 << 7).filter(|mode| mode & FI_MR_RAW == 0);
+        let modes = modes.chain([needed | FI_MR_HMEM, needed | 1 << 20]);
+        let modes: Vec<u64> = modes.collect();
+        let target = FI_REMOTE_READ | FI_REMOTE_WRITE;
+        let all = [
+            (FI_MSG | FI_TAGGED, false),
+            (FI_RMA | FI_READ | FI_WRITE, false),
+            (FI_ATOMIC | FI_WRITE, false),
+            (FI_RMA, true),
+            (FI_ATOMIC | FI_WRITE | FI_REMOTE_WRITE, true),
+            (FI_MSG | FI_RMA | target, true),
+        ];
+        for version in [1 << 16, 1 << 16 | 4, 1 << 16 | 5, 1 << 16 | 17] {
+            for (caps, is_target) in all {
+                for mode in &modes {
+                    let info = libfabric.info_of(version, |hints| {
+                        hints.caps = caps;
+                        // SAFETY: hints have all attributes.
+                        unsafe { (*hints.domain_attr).mr_mode = *mode as c_int };
+                    });
+                    // SAFETY: infos have all attributes.
+                    let granted = read(libfabric, info, |info| unsafe {
+                        (*info.domain_attr).mr_mode as u64
+                    });
+                    let what = format!("{mode:#x} with {caps:#x} for {version:#x}");
+                    let is_old = version < (1 << 16 | 5);
+                    let is_enough = *mode == basic || mode & needed == needed;
+                    let is_left_open = *mode == 0 && is_old;
+                    match granted {
+                        Err(error) => {
+                            assert_eq!(error, NO_DATA, "{what}");
+                            assert!(is_target && !is_enough && !is_left_open, "{what}");
+                        }
+                        Ok(granted) if is_left_open => assert_eq!(granted, basic, "{what}"),
+                        Ok(granted) => {
+                            assert!(!is_target || is_enough, "{what}");
+                            assert_eq!(granted & !mode, 0, "{what}: more than was offered");
                         }
                     }
                 }
-                // An application without requests gets no more than the offer.
-                for (mode, one_sided) in [(0, version < (1 << 16 | 5)), (needed, true)] {
-                    let info = libfabric.info_of(version, |hints| {
-                        // SAFETY: hints have all attributes.
-                        unsafe { (*hints.domain_attr).mr_mode = mode as c_int };
-                    });
-                    let caps = read(libfabric, info, |info| info.caps).expect("there is a device");
-                    assert_eq!(caps & (FI_RMA | FI_ATOMIC) != 0, one_sided, "{version:#x}");
-                }
             }
-        },
-    );
+            // An application without requests gets no more than the offer.
+            for (mode, one_sided) in [(0, version < (1 << 16 | 5)), (needed, true)] {
+                let info = libfabric.info_of(version, |hints| {
+                    // SAFETY: hints have all attributes.
+                    unsafe { (*hints.domain_attr).mr_mode = mode as c_int };
+                });
+                let caps = read(libfabric, info, |info| info.caps).expect("there is a device");
+                assert_eq!(caps & (FI_RMA | FI_ATOMIC) != 0, one_sided, "{version:#x}");
+            }
+        }
+    });
 }
 
 /// A copy of bytes that libfabric frees.
@@ -265,7 +255,7 @@ fn copy(bytes: &[u8]) -> *mut c_void {
 
 #[test]
 fn sources_choose_the_device() {
-    with_provider("attributes::sources_choose_the_device", |libfabric| {
+    with_provider(|libfabric| {
         let own = read(libfabric, libfabric.info(|_| {}), |info| {
             // SAFETY: an address has `length` bytes.
             unsafe { std::slice::from_raw_parts(info.src_addr.cast::<u8>(), info.src_addrlen) }
@@ -322,7 +312,7 @@ fn sources_choose_the_device() {
 
 #[test]
 fn descriptions_choose_the_device() {
-    with_provider("attributes::descriptions_choose_the_device", |libfabric| {
+    with_provider(|libfabric| {
         let info = libfabric.info(|_| {}).expect("there is a device");
         // SAFETY: the info is valid until it is freed; its description has all parts.
         unsafe {
@@ -382,9 +372,8 @@ const UNCHECKED_BY_STOCK: [&str; 11] = [
 
 #[test]
 fn stock_refuses_more_of_most_attributes_too() {
-    let name = "attributes::stock_refuses_more_of_most_attributes_too";
     let permit = |command: &mut std::process::Command| _ = command.env("FI_PROVIDER", "efa_rs,efa");
-    with_provider_and(name, permit, |libfabric| {
+    with_provider_and(permit, |libfabric| {
         let request = |provider: &std::ffi::CStr, attribute: &Attribute, value| {
             let info = libfabric.info(|hints| {
                 hints.caps = FI_RMA;

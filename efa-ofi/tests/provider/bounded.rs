@@ -45,7 +45,7 @@ fn context(number: usize) -> *mut c_void {
 
 #[test]
 fn a_full_queue_holds_sends_back() {
-    with_provider("bounded::a_full_queue_holds_sends_back", |libfabric| {
+    with_provider(|libfabric| {
         let (left, right) = (
             Side::open(libfabric, &small()),
             Side::open(libfabric, &Options::USUAL),
@@ -100,8 +100,7 @@ fn a_full_queue_holds_sends_back() {
 
 #[test]
 fn a_full_queue_holds_receives_and_peers_back() {
-    let name = "bounded::a_full_queue_holds_receives_and_peers_back";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let (left, right) = (
             Side::open(libfabric, &Options::USUAL),
             Side::open(libfabric, &small()),
@@ -147,70 +146,67 @@ fn a_full_queue_holds_receives_and_peers_back() {
 
 #[test]
 fn a_failure_says_what_happened_to_whom() {
-    with_provider(
-        "bounded::a_failure_says_what_happened_to_whom",
-        |libfabric| {
-            let side = Side::open(libfabric, &Options::USUAL);
-            side.enable();
-            let gone = side.another();
-            let to = side.insert(&crate::common::name_of(gone));
-            assert_eq!(close(gone), 0);
-            let fail = |room: Option<&mut [u8]>| {
-                let data = [0_u8; 8];
-                let from = data.as_ptr().cast();
-                let sent = call!(side.endpoint => msg.send(from, 8, null_mut(), to, null_mut()));
-                assert_eq!(sent, 0);
-                while matches!(side.read(), Err(AGAIN)) {}
-                let mut entry = fi_cq_err_entry::default();
-                if let Some(room) = room {
-                    entry.err_data = room.as_mut_ptr().cast();
-                    entry.err_data_size = room.len();
-                }
-                assert_eq!(call!(side.queue => ops.readerr(&mut entry, 0)), 1);
-                assert_eq!((entry.err, entry.prov_errno), (libc::ENOTCONN, 9));
-                entry
-            };
-            let text = |pointer: *const c_void| {
-                // SAFETY: a string of the provider, or of the test.
-                let text = unsafe { CStr::from_ptr(pointer.cast()) };
-                text.to_str().expect("it is ASCII").to_owned()
-            };
-            let entry = fail(None);
-            let whole = text(entry.err_data);
-            assert!(whole.starts_with("peer [fe80::"), "{whole}");
-            assert_eq!(entry.err_data_size, whole.len() + 1);
-            // SAFETY: infos have all attributes.
-            let longest = unsafe { (*(*side.info).domain_attr).max_err_data };
-            assert!((whole.len() + 1..=128).contains(&longest));
-            // Written to the application's memory, as far as there is room.
-            for room in [128, whole.len() + 1, 10, 1] {
-                let mut memory = [0xff_u8; 130];
-                let entry = fail(Some(&mut memory[..room]));
-                let used = room.min(whole.len() + 1);
-                assert_eq!(entry.err_data_size, used);
-                assert_eq!(text(memory.as_ptr().cast()), whole[..used - 1]);
-                assert!(memory[used..].iter().all(|byte| *byte == 0xff));
+    with_provider(|libfabric| {
+        let side = Side::open(libfabric, &Options::USUAL);
+        side.enable();
+        let gone = side.another();
+        let to = side.insert(&crate::common::name_of(gone));
+        assert_eq!(close(gone), 0);
+        let fail = |room: Option<&mut [u8]>| {
+            let data = [0_u8; 8];
+            let from = data.as_ptr().cast();
+            let sent = call!(side.endpoint => msg.send(from, 8, null_mut(), to, null_mut()));
+            assert_eq!(sent, 0);
+            while matches!(side.read(), Err(AGAIN)) {}
+            let mut entry = fi_cq_err_entry::default();
+            if let Some(room) = room {
+                entry.err_data = room.as_mut_ptr().cast();
+                entry.err_data_size = room.len();
             }
-            let entry = fail(None);
-            let describe = |number: c_int, data: *const c_void, room: &mut [u8]| {
-                let (buffer, length) = (room.as_mut_ptr().cast(), room.len());
-                let found = call!(side.queue => ops.strerror(number, data, buffer, length));
-                text(found.cast())
-            };
-            let found = describe(9, entry.err_data, &mut []);
-            assert!(found.contains("endpoint is closed"), "{found}");
-            assert!(
-                found.contains(&whole) && found.contains("insert the new one"),
-                "{found}"
-            );
-            let mut short = [0xff_u8; 9];
-            assert_eq!(describe(9, entry.err_data, &mut short[..8]), found);
-            assert_eq!(
-                (&short[..7], &short[7..]),
-                (&found.as_bytes()[..7], &[0, 0xff][..])
-            );
-            assert!(!describe(9, null_mut(), &mut []).contains("fe80"));
-            side.close(libfabric);
-        },
-    );
+            assert_eq!(call!(side.queue => ops.readerr(&mut entry, 0)), 1);
+            assert_eq!((entry.err, entry.prov_errno), (libc::ENOTCONN, 9));
+            entry
+        };
+        let text = |pointer: *const c_void| {
+            // SAFETY: a string of the provider, or of the test.
+            let text = unsafe { CStr::from_ptr(pointer.cast()) };
+            text.to_str().expect("it is ASCII").to_owned()
+        };
+        let entry = fail(None);
+        let whole = text(entry.err_data);
+        assert!(whole.starts_with("peer [fe80::"), "{whole}");
+        assert_eq!(entry.err_data_size, whole.len() + 1);
+        // SAFETY: infos have all attributes.
+        let longest = unsafe { (*(*side.info).domain_attr).max_err_data };
+        assert!((whole.len() + 1..=128).contains(&longest));
+        // Written to the application's memory, as far as there is room.
+        for room in [128, whole.len() + 1, 10, 1] {
+            let mut memory = [0xff_u8; 130];
+            let entry = fail(Some(&mut memory[..room]));
+            let used = room.min(whole.len() + 1);
+            assert_eq!(entry.err_data_size, used);
+            assert_eq!(text(memory.as_ptr().cast()), whole[..used - 1]);
+            assert!(memory[used..].iter().all(|byte| *byte == 0xff));
+        }
+        let entry = fail(None);
+        let describe = |number: c_int, data: *const c_void, room: &mut [u8]| {
+            let (buffer, length) = (room.as_mut_ptr().cast(), room.len());
+            let found = call!(side.queue => ops.strerror(number, data, buffer, length));
+            text(found.cast())
+        };
+        let found = describe(9, entry.err_data, &mut []);
+        assert!(found.contains("endpoint is closed"), "{found}");
+        assert!(
+            found.contains(&whole) && found.contains("insert the new one"),
+            "{found}"
+        );
+        let mut short = [0xff_u8; 9];
+        assert_eq!(describe(9, entry.err_data, &mut short[..8]), found);
+        assert_eq!(
+            (&short[..7], &short[7..]),
+            (&found.as_bytes()[..7], &[0, 0xff][..])
+        );
+        assert!(!describe(9, null_mut(), &mut []).contains("fe80"));
+        side.close(libfabric);
+    });
 }

@@ -169,8 +169,7 @@ fn carry_out(members: &[Member], mut start: impl FnMut(usize, *mut c_void) -> is
 
 #[test]
 fn messages_with_any_tag_are_the_applications() {
-    let name = "collectives::messages_with_any_tag_are_the_applications";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let members = joined(libfabric, 2);
         let [left, right] = &members[..] else {
             panic!("two members");
@@ -223,54 +222,50 @@ fn messages_with_any_tag_are_the_applications() {
 
 #[test]
 fn groups_begin_when_all_have_joined() {
-    with_provider(
-        "collectives::groups_begin_when_all_have_joined",
-        |libfabric| {
-            let mut members = members(libfabric, 3);
-            for member in &mut members[..2] {
-                assert_eq!(member.join(), 0);
+    with_provider(|libfabric| {
+        let mut members = members(libfabric, 3);
+        for member in &mut members[..2] {
+            assert_eq!(member.join(), 0);
+        }
+        for _ in 0..1000 {
+            for member in &members {
+                let queue = member.side.queue;
+                call!(queue => ops.read(null_mut(), 0));
             }
-            for _ in 0..1000 {
-                for member in &members {
-                    let queue = member.side.queue;
-                    call!(queue => ops.read(null_mut(), 0));
-                }
-                assert!(!members[0].has_joined() && !members[1].has_joined());
+            assert!(!members[0].has_joined() && !members[1].has_joined());
+        }
+        let early = {
+            let (endpoint, group) = (members[0].side.endpoint, members[0].name());
+            call!(endpoint => collective.barrier(group, null_mut()))
+        };
+        assert_eq!(early, -(FI_EOPBADSTATE as isize));
+        assert_eq!(members[2].join(), 0);
+        until(&members, "joined", |number| members[number].has_joined());
+        // No member leaves a barrier before the last one enters it.
+        let enter = |number: usize| {
+            let (endpoint, group) = (members[number].side.endpoint, members[number].name());
+            assert_eq!(call!(endpoint => collective.barrier(group, JOINED)), 0);
+        };
+        enter(0);
+        enter(1);
+        for _ in 0..1000 {
+            for member in &members {
+                assert_eq!(member.side.read().err(), Some(AGAIN));
             }
-            let early = {
-                let (endpoint, group) = (members[0].side.endpoint, members[0].name());
-                call!(endpoint => collective.barrier(group, null_mut()))
-            };
-            assert_eq!(early, -(FI_EOPBADSTATE as isize));
-            assert_eq!(members[2].join(), 0);
-            until(&members, "joined", |number| members[number].has_joined());
-            // No member leaves a barrier before the last one enters it.
-            let enter = |number: usize| {
-                let (endpoint, group) = (members[number].side.endpoint, members[number].name());
-                assert_eq!(call!(endpoint => collective.barrier(group, JOINED)), 0);
-            };
-            enter(0);
-            enter(1);
-            for _ in 0..1000 {
-                for member in &members {
-                    assert_eq!(member.side.read().err(), Some(AGAIN));
-                }
-            }
-            enter(2);
-            until(&members, "left", |number| {
-                members[number].side.read().is_ok()
-            });
-            for member in members {
-                member.close(libfabric);
-            }
-        },
-    );
+        }
+        enter(2);
+        until(&members, "left", |number| {
+            members[number].side.read().is_ok()
+        });
+        for member in members {
+            member.close(libfabric);
+        }
+    });
 }
 
 #[test]
 fn an_unjoined_group_can_be_closed() {
-    let name = "collectives::an_unjoined_group_can_be_closed";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let mut members = members(libfabric, 2);
         assert_eq!(members[0].join(), 0);
         let endpoint = members[0].side.endpoint;
@@ -302,7 +297,7 @@ fn an_unjoined_group_can_be_closed() {
 
 #[test]
 fn sets_are_as_they_were_changed() {
-    with_provider("collectives::sets_are_as_they_were_changed", |libfabric| {
+    with_provider(|libfabric| {
         let side = Side::open(libfabric, &with_collectives());
         side.enable();
         let own = side.name();
@@ -367,78 +362,75 @@ fn sets_are_as_they_were_changed() {
 
 #[test]
 fn collectives_refuse_what_makes_no_sense() {
-    with_provider(
-        "collectives::collectives_refuse_what_makes_no_sense",
-        |libfabric| {
-            let members = joined(libfabric, 1);
-            let member = &members[0];
-            let (endpoint, group) = (member.side.endpoint, member.name());
-            let (mut data, no) = ([1.5_f32], null_mut());
-            let (from, root) = (data.as_mut_ptr().cast::<c_void>(), member.addresses[0]);
-            let unsupported = -(libc::EOPNOTSUPP as isize);
-            let reduce = |group, buffer, kind, operation, flags| {
-                call!(endpoint => collective.allreduce(
+    with_provider(|libfabric| {
+        let members = joined(libfabric, 1);
+        let member = &members[0];
+        let (endpoint, group) = (member.side.endpoint, member.name());
+        let (mut data, no) = ([1.5_f32], null_mut());
+        let (from, root) = (data.as_mut_ptr().cast::<c_void>(), member.addresses[0]);
+        let unsupported = -(libc::EOPNOTSUPP as isize);
+        let reduce = |group, buffer, kind, operation, flags| {
+            call!(endpoint => collective.allreduce(
                 buffer, 1, no, from, no, group, kind, operation, flags, no))
+        };
+        let cases = [
+            (reduce(0, from, FI_FLOAT, FI_SUM, 0), EINVAL),
+            (reduce(root, from, FI_FLOAT, FI_SUM, 0), EINVAL),
+            (reduce(group, no, FI_FLOAT, FI_SUM, 0), EINVAL),
+            (reduce(group, from, FI_FLOAT, FI_BOR, 0), unsupported),
+            (reduce(group, from, FI_FLOAT, FI_CSWAP, 0), unsupported),
+            (reduce(group, from, FI_FLOAT, 99, 0), unsupported),
+            (reduce(group, from, 99, FI_SUM, 0), unsupported),
+            (
+                reduce(group, from, FI_FLOAT, FI_SUM, 1 << 50),
+                -(FI_EBADFLAGS as isize),
+            ),
+            (reduce(group, from, FI_FLOAT, FI_SUM, 0), 0),
+            (
+                call!(endpoint => collective.broadcast(from, 1, no, group, 7, FI_FLOAT, 0, no)),
+                EINVAL,
+            ),
+        ];
+        for (index, (found, expected)) in cases.into_iter().enumerate() {
+            assert_eq!(found, expected, "case {index}");
+        }
+        until(&members, "completed", |_| member.side.read().is_ok());
+        assert_eq!(data, [1.5]);
+        // Queries agree with calls.
+        let query = |collective, op, datatype| {
+            let mut attributes = fi_collective_attr {
+                op,
+                datatype,
+                ..fi_collective_attr::default()
             };
-            let cases = [
-                (reduce(0, from, FI_FLOAT, FI_SUM, 0), EINVAL),
-                (reduce(root, from, FI_FLOAT, FI_SUM, 0), EINVAL),
-                (reduce(group, no, FI_FLOAT, FI_SUM, 0), EINVAL),
-                (reduce(group, from, FI_FLOAT, FI_BOR, 0), unsupported),
-                (reduce(group, from, FI_FLOAT, FI_CSWAP, 0), unsupported),
-                (reduce(group, from, FI_FLOAT, 99, 0), unsupported),
-                (reduce(group, from, 99, FI_SUM, 0), unsupported),
-                (
-                    reduce(group, from, FI_FLOAT, FI_SUM, 1 << 50),
-                    -(FI_EBADFLAGS as isize),
-                ),
-                (reduce(group, from, FI_FLOAT, FI_SUM, 0), 0),
-                (
-                    call!(endpoint => collective.broadcast(from, 1, no, group, 7, FI_FLOAT, 0, no)),
-                    EINVAL,
-                ),
-            ];
-            for (index, (found, expected)) in cases.into_iter().enumerate() {
-                assert_eq!(found, expected, "case {index}");
-            }
-            until(&members, "completed", |_| member.side.read().is_ok());
-            assert_eq!(data, [1.5]);
-            // Queries agree with calls.
-            let query = |collective, op, datatype| {
-                let mut attributes = fi_collective_attr {
-                    op,
-                    datatype,
-                    ..fi_collective_attr::default()
-                };
-                let domain = member.side.domain;
-                let status = call!(domain => ops.query_collective(collective, &mut attributes, 0));
-                (status, attributes.datatype_attr.size)
-            };
-            assert_eq!(query(FI_BARRIER, FI_NOOP, FI_VOID), (0, 0));
-            assert_eq!(query(FI_ALLREDUCE, FI_SUM, FI_DOUBLE), (0, 8));
-            assert_eq!(query(FI_ALLGATHER, FI_NOOP, FI_UINT16), (0, 2));
-            let refused = (-libc::EOPNOTSUPP, 0);
-            assert_eq!(query(FI_ALLREDUCE, FI_BOR, FI_DOUBLE), refused);
-            assert_eq!(query(FI_BROADCAST, FI_NOOP, FI_VOID), refused);
-            assert_eq!(query(99, FI_NOOP, FI_UINT8), refused);
-            for member in members {
-                member.close(libfabric);
-            }
-            // Without the capability, or without events.
-            let side = Side::open(libfabric, &Options::USUAL);
-            side.enable();
-            side.insert(&side.name());
-            let mut plain = Member {
-                side,
-                events: null_mut(),
-                set: null_mut(),
-                group: null_mut(),
-                addresses: Vec::new(),
-            };
-            plain.open_set();
-            assert_eq!(plain.join(), -libc::EOPNOTSUPP);
-            assert_eq!(close(plain.set), 0);
-            plain.side.close(libfabric);
-        },
-    );
+            let domain = member.side.domain;
+            let status = call!(domain => ops.query_collective(collective, &mut attributes, 0));
+            (status, attributes.datatype_attr.size)
+        };
+        assert_eq!(query(FI_BARRIER, FI_NOOP, FI_VOID), (0, 0));
+        assert_eq!(query(FI_ALLREDUCE, FI_SUM, FI_DOUBLE), (0, 8));
+        assert_eq!(query(FI_ALLGATHER, FI_NOOP, FI_UINT16), (0, 2));
+        let refused = (-libc::EOPNOTSUPP, 0);
+        assert_eq!(query(FI_ALLREDUCE, FI_BOR, FI_DOUBLE), refused);
+        assert_eq!(query(FI_BROADCAST, FI_NOOP, FI_VOID), refused);
+        assert_eq!(query(99, FI_NOOP, FI_UINT8), refused);
+        for member in members {
+            member.close(libfabric);
+        }
+        // Without the capability, or without events.
+        let side = Side::open(libfabric, &Options::USUAL);
+        side.enable();
+        side.insert(&side.name());
+        let mut plain = Member {
+            side,
+            events: null_mut(),
+            set: null_mut(),
+            group: null_mut(),
+            addresses: Vec::new(),
+        };
+        plain.open_set();
+        assert_eq!(plain.join(), -libc::EOPNOTSUPP);
+        assert_eq!(close(plain.set), 0);
+        plain.side.close(libfabric);
+    });
 }

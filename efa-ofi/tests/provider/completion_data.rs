@@ -29,8 +29,7 @@ fn expected(kind: u64, data: u64, with_data: bool) -> (u64, u64) {
 
 #[test]
 fn message_data_comes_only_with_its_flag() {
-    let name = "completion_data::message_data_comes_only_with_its_flag";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let pair = Pair::open(libfabric, &Options::USUAL);
         let (left, right, no) = (pair.left.endpoint, pair.right.endpoint, null_mut());
         let (source, mut target) = (vec![1_u8; 1 << 20], vec![0_u8; 1 << 20]);
@@ -84,8 +83,7 @@ fn message_data_comes_only_with_its_flag() {
 
 #[test]
 fn write_data_comes_only_with_its_flag() {
-    let name = "completion_data::write_data_comes_only_with_its_flag";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let pair = Pair::open(libfabric, &Options::USUAL);
         let (left, source) = (pair.left.endpoint, vec![1_u8; 1 << 20]);
         let mut target = vec![0_u8; 1 << 20];

@@ -71,27 +71,24 @@ fn exchange(pair: &Pair, sent: *mut fid_cntr, received: *mut fid_cntr) {
 
 #[test]
 fn operations_without_reports_are_counted() {
-    with_provider(
-        "counters::operations_without_reports_are_counted",
-        |libfabric| {
-            with_counters(libfabric, |pair, sent, received| {
-                assert_eq!((values(sent), values(received)), ((0, 0), (0, 0)));
-                exchange(pair, sent, received);
-                exchange(pair, sent, received);
-                assert_eq!((values(sent), values(received)), ((2, 0), (2, 0)));
-                assert_eq!(pair.left.read().err(), Some(AGAIN));
-                // A value that is already reached needs no wait; the wait for another one times
-                // out.
-                assert_eq!(call!(received => ops.wait(2, 0)), 0);
-                assert_eq!(call!(received => ops.wait(3, 1)), -libc::ETIMEDOUT);
-            });
-        },
-    );
+    with_provider(|libfabric| {
+        with_counters(libfabric, |pair, sent, received| {
+            assert_eq!((values(sent), values(received)), ((0, 0), (0, 0)));
+            exchange(pair, sent, received);
+            exchange(pair, sent, received);
+            assert_eq!((values(sent), values(received)), ((2, 0), (2, 0)));
+            assert_eq!(pair.left.read().err(), Some(AGAIN));
+            // A value that is already reached needs no wait; the wait for another one times
+            // out.
+            assert_eq!(call!(received => ops.wait(2, 0)), 0);
+            assert_eq!(call!(received => ops.wait(3, 1)), -libc::ETIMEDOUT);
+        });
+    });
 }
 
 #[test]
 fn values_can_be_set_and_added_to() {
-    with_provider("counters::values_can_be_set_and_added_to", |libfabric| {
+    with_provider(|libfabric| {
         with_counters(libfabric, |pair, sent, received| {
             exchange(pair, sent, received);
             assert_eq!(call!(sent => ops.add(10)), 0);
@@ -108,7 +105,7 @@ fn values_can_be_set_and_added_to() {
 
 #[test]
 fn failures_count_as_errors() {
-    with_provider("counters::failures_count_as_errors", |libfabric| {
+    with_provider(|libfabric| {
         with_counters(libfabric, |pair, sent, received| {
             exchange(pair, sent, received);
             let mut buffer = [0_u8; 4];
@@ -208,13 +205,12 @@ fn check_counts(libfabric: &Libfabric, provider: &'static CStr, all: &[(Access, 
 #[test]
 fn targets_count_what_the_device_tells() {
     use Access::*;
-    let name = "counters::targets_count_what_the_device_tells";
     let permit = |command: &mut std::process::Command| {
         command
             .env("FI_PROVIDER", "efa_rs,efa")
             .env("FI_EFA_ENABLE_SHM_TRANSFER", "0");
     };
-    with_provider_and(name, permit, |libfabric| {
+    with_provider_and(permit, |libfabric| {
         let counted = [(Message, 1), (WriteWithData, 1), (Write, 0), (Read, 0)];
         for provider in [c"efa_rs", c"efa"] {
             check_counts(libfabric, provider, &counted);
@@ -228,11 +224,10 @@ fn targets_count_what_the_device_tells() {
 #[test]
 fn targets_count_accesses_by_packets() {
     use Access::*;
-    let name = "counters::targets_count_accesses_by_packets";
     let permit = |command: &mut std::process::Command| {
         command.env("FI_EFA_USE_DEVICE_RDMA", "0");
     };
-    with_provider_and(name, permit, |libfabric| {
+    with_provider_and(permit, |libfabric| {
         let all = [WriteWithData, Write, Read, Add, FetchAdd].map(|access| (access, 1));
         check_counts(libfabric, c"efa_rs", &all);
     });
@@ -240,31 +235,27 @@ fn targets_count_accesses_by_packets() {
 
 #[test]
 fn counters_refuse_what_they_cannot_count() {
-    with_provider(
-        "counters::counters_refuse_what_they_cannot_count",
-        |libfabric| {
-            let pair = Pair::open(libfabric, &Options::USUAL);
-            let side = Side::open(libfabric, &Options::USUAL);
-            let (own, others) = (open(&side, FI_WAIT_NONE), open(&pair.left, FI_WAIT_NONE));
-            assert_eq!(bind(side.endpoint, own, 0), -libc::EINVAL);
-            assert_eq!(bind(side.endpoint, own, FI_MSG), -libc::EINVAL);
-            assert_eq!(bind(side.endpoint, others, FI_SEND), -libc::EINVAL);
-            assert_eq!(
-                call!(own => ops.wait(0, 0)),
-                -libc::EINVAL,
-                "opened without waiting"
-            );
-            let mut attributes = fi_cntr_attr {
-                flags: 1,
-                ..fi_cntr_attr::default()
-            };
-            let mut counter = null_mut();
-            let status =
-                call!(side.domain => ops.cntr_open(&mut attributes, &mut counter, null_mut()));
-            assert_eq!((status, counter), (-libc::EINVAL, null_mut()));
-            assert_eq!((close(own), close(others)), (0, 0));
-            side.close(libfabric);
-            pair.close(libfabric);
-        },
-    );
+    with_provider(|libfabric| {
+        let pair = Pair::open(libfabric, &Options::USUAL);
+        let side = Side::open(libfabric, &Options::USUAL);
+        let (own, others) = (open(&side, FI_WAIT_NONE), open(&pair.left, FI_WAIT_NONE));
+        assert_eq!(bind(side.endpoint, own, 0), -libc::EINVAL);
+        assert_eq!(bind(side.endpoint, own, FI_MSG), -libc::EINVAL);
+        assert_eq!(bind(side.endpoint, others, FI_SEND), -libc::EINVAL);
+        assert_eq!(
+            call!(own => ops.wait(0, 0)),
+            -libc::EINVAL,
+            "opened without waiting"
+        );
+        let mut attributes = fi_cntr_attr {
+            flags: 1,
+            ..fi_cntr_attr::default()
+        };
+        let mut counter = null_mut();
+        let status = call!(side.domain => ops.cntr_open(&mut attributes, &mut counter, null_mut()));
+        assert_eq!((status, counter), (-libc::EINVAL, null_mut()));
+        assert_eq!((close(own), close(others)), (0, 0));
+        side.close(libfabric);
+        pair.close(libfabric);
+    });
 }

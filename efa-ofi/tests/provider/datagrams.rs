@@ -53,8 +53,7 @@ fn send(pair: &Pair, buffer: &[u8], number: usize) -> isize {
 
 #[test]
 fn each_call_sends_and_receives_every_byte() {
-    let name = "datagrams::each_call_sends_and_receives_every_byte";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let pair = Pair::open(libfabric, &DATAGRAMS);
         // SAFETY: the info is the side's, with all attributes.
         let (longest, segments) = unsafe {
@@ -187,11 +186,10 @@ fn offered(
 
 #[test]
 fn the_info_says_what_stock_says() {
-    let name = "datagrams::the_info_says_what_stock_says";
     let with_stock = |command: &mut std::process::Command| {
         command.env("FI_PROVIDER", "efa_rs,efa");
     };
-    with_provider_and(name, with_stock, |libfabric| {
+    with_provider_and(with_stock, |libfabric| {
         let of = |provider: &CStr| {
             let info = offered(libfabric, |hints| {
                 // SAFETY: hints have all attributes, and a name that `free` ends.
@@ -234,8 +232,7 @@ fn the_info_says_what_stock_says() {
 
 #[test]
 fn hints_for_more_than_packets_find_nothing() {
-    let name = "datagrams::hints_for_more_than_packets_find_nothing";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let refused: [(&str, Change); 9] = [
             ("no prefix", |hints| hints.info.mode = 0),
             ("tags", |hints| hints.info.caps = FI_TAGGED),
@@ -275,7 +272,7 @@ fn hints_for_more_than_packets_find_nothing() {
 
 #[test]
 fn hints_without_a_type_get_both() {
-    with_provider("datagrams::hints_without_a_type_get_both", |libfabric| {
+    with_provider(|libfabric| {
         let types = |mode| {
             let info = libfabric.info(|hints| {
                 hints.mode = mode;
@@ -303,8 +300,7 @@ fn hints_without_a_type_get_both() {
 
 #[test]
 fn calls_without_datagrams_are_refused() {
-    let name = "datagrams::calls_without_datagrams_are_refused";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let side = Side::open(libfabric, &DATAGRAMS);
         let (endpoint, no) = (side.endpoint, null_mut());
         let mut buffer = vec![0; PREFIX + 8];
@@ -390,8 +386,7 @@ fn calls_without_datagrams_are_refused() {
 
 #[test]
 fn a_datagram_without_room_fails_its_receive() {
-    let name = "datagrams::a_datagram_without_room_fails_its_receive";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let pair = Pair::open(libfabric, &DATAGRAMS);
         let mut short = vec![0xdd; PREFIX + 7];
         assert_eq!(receive(&pair.right, &mut short, null_mut(), 3), 0);
@@ -412,8 +407,7 @@ fn a_datagram_without_room_fails_its_receive() {
 
 #[test]
 fn a_full_queue_pushes_back() {
-    let name = "datagrams::a_full_queue_pushes_back";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let pair = Pair::open(libfabric, &DATAGRAMS);
         // SAFETY: the info is the side's, with all attributes.
         let size = unsafe { (*(*pair.right.info).rx_attr).size };
@@ -477,7 +471,7 @@ fn a_datagram_is_lost_as_a_whole() {
 
 #[test]
 fn a_datagram_wakes_a_sleeper() {
-    with_provider("datagrams::a_datagram_wakes_a_sleeper", |libfabric| {
+    with_provider(|libfabric| {
         let sleeping = DATAGRAMS.with(|options| options.wait_obj = FI_WAIT_FD);
         let pair = Pair::open(libfabric, &sleeping);
         let mut buffer = vec![0; PREFIX + 8];

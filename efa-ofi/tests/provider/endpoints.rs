@@ -8,52 +8,49 @@ use efa_testing::patience::Wait;
 
 #[test]
 fn a_domain_has_room_for_many_endpoints() {
-    with_provider(
-        "endpoints::a_domain_has_room_for_many_endpoints",
-        |libfabric| {
-            const COUNT: usize = 20;
-            let side = Side::open(libfabric, &Options::USUAL);
-            side.enable();
-            let own = side.insert(&side.name());
-            let others: Vec<*mut fid_ep> = (0..COUNT).map(|_| side.another()).collect();
-            let mut received = [0_u8; COUNT];
-            let mut counts = [0; 2];
-            let mut count = |expected: usize| {
-                let wait = Wait::start();
-                while counts.iter().sum::<usize>() < 2 * expected {
-                    match side.read() {
-                        Ok((entry, _)) => counts[usize::from(entry.flags & FI_RECV != 0)] += 1,
-                        Err(error) => assert_eq!(error, AGAIN),
-                    }
-                    wait.check(|| format!("{counts:?} of {expected}"));
+    with_provider(|libfabric| {
+        const COUNT: usize = 20;
+        let side = Side::open(libfabric, &Options::USUAL);
+        side.enable();
+        let own = side.insert(&side.name());
+        let others: Vec<*mut fid_ep> = (0..COUNT).map(|_| side.another()).collect();
+        let mut received = [0_u8; COUNT];
+        let mut counts = [0; 2];
+        let mut count = |expected: usize| {
+            let wait = Wait::start();
+            while counts.iter().sum::<usize>() < 2 * expected {
+                match side.read() {
+                    Ok((entry, _)) => counts[usize::from(entry.flags & FI_RECV != 0)] += 1,
+                    Err(error) => assert_eq!(error, AGAIN),
                 }
-                assert_eq!(counts, [expected; 2]);
-            };
-            for (number, from) in others.iter().enumerate() {
-                let (endpoint, no) = (side.endpoint, null_mut());
-                let to = (&raw mut received[number]).cast();
-                let tag = number as u64;
-                assert_eq!(
-                    call!(endpoint => tagged.recv(to, 1, no, FI_ADDR_UNSPEC, tag, 0, no)),
-                    0
-                );
-                let byte = [number as u8];
-                let data = byte.as_ptr().cast();
-                assert_eq!(call!(*from => tagged.send(data, 1, no, own, tag, no)), 0);
-                count(number + 1);
+                wait.check(|| format!("{counts:?} of {expected}"));
             }
-            assert!(
-                received
-                    .iter()
-                    .zip(0..)
-                    .all(|(byte, number)| *byte == number)
+            assert_eq!(counts, [expected; 2]);
+        };
+        for (number, from) in others.iter().enumerate() {
+            let (endpoint, no) = (side.endpoint, null_mut());
+            let to = (&raw mut received[number]).cast();
+            let tag = number as u64;
+            assert_eq!(
+                call!(endpoint => tagged.recv(to, 1, no, FI_ADDR_UNSPEC, tag, 0, no)),
+                0
             );
-            for endpoint in others {
-                assert_eq!(close(endpoint), 0);
-            }
-            side.close(libfabric);
-        },
-    );
+            let byte = [number as u8];
+            let data = byte.as_ptr().cast();
+            assert_eq!(call!(*from => tagged.send(data, 1, no, own, tag, no)), 0);
+            count(number + 1);
+        }
+        assert!(
+            received
+                .iter()
+                .zip(0..)
+                .all(|(byte, number)| *byte == number)
+        );
+        for endpoint in others {
+            assert_eq!(close(endpoint), 0);
+        }
+        side.close(libfabric);
+    });
 }
 
 /// The memory that the process has allocated, in bytes.
@@ -65,8 +62,7 @@ fn virtual_memory() -> usize {
 
 #[test]
 fn endpoints_reuse_closed_ones_packet_buffers() {
-    let name = "endpoints::endpoints_reuse_closed_ones_packet_buffers";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let side = Side::open(libfabric, &Options::USUAL);
         side.enable();
         let again = || assert_eq!(close(side.another()), 0);
@@ -91,8 +87,7 @@ fn packet_memory() -> usize {
 
 #[test]
 fn packet_buffers_are_bounded_by_the_queues() {
-    let name = "endpoints::packet_buffers_are_bounded_by_the_queues";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let side = Side::open(libfabric, &Options::USUAL);
         let mut before = packet_memory();
         side.enable();
@@ -115,8 +110,7 @@ fn packet_buffers_are_bounded_by_the_queues() {
 
 #[test]
 fn closed_endpoints_leave_no_descriptors() {
-    let name = "endpoints::closed_endpoints_leave_no_descriptors";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let options = Options::USUAL.with(|options| options.wait_obj = FI_WAIT_FD);
         let side = Side::open(libfabric, &options);
         side.enable();

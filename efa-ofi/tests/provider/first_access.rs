@@ -15,8 +15,7 @@ fn context(number: usize) -> *mut c_void {
 
 #[test]
 fn first_accesses_start_before_the_peer_answers() {
-    let name = "first_access::first_accesses_start_before_the_peer_answers";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let pair = Pair::open(libfabric, &Options::USUAL);
         let endpoint = pair.left.endpoint;
         let (mut written, mut read) = ([0_u64; WAITING / 2], [7_u64; WAITING / 2]);
@@ -66,7 +65,7 @@ fn first_accesses_start_before_the_peer_answers() {
 
 #[test]
 fn accesses_of_a_dead_peer_fail() {
-    with_provider("first_access::accesses_of_a_dead_peer_fail", |libfabric| {
+    with_provider(|libfabric| {
         let pair = Pair::open(libfabric, &Options::USUAL);
         let gone = pair.right.another();
         let to = pair.left.insert(&crate::common::name_of(gone));

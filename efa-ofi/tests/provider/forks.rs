@@ -6,7 +6,7 @@ use std::process::Command;
 use std::ptr::null_mut;
 
 use crate::common::c::*;
-use crate::common::{Libfabric, Options, Pair, close, with_provider_and};
+use crate::common::{Libfabric, Options, Pair, close, with_provider, with_provider_and};
 
 /// The variable by which the preloaded library is a kernel that shares the pages of registered
 /// memory with children.
@@ -74,15 +74,10 @@ fn exchange(libfabric: &Libfabric) {
 
 #[test]
 fn registered_memory_stays_the_parents() {
-    let name = "forks::registered_memory_stays_the_parents";
-    with_provider_and(
-        name,
-        |_| (),
-        |libfabric| {
-            assert_eq!(status(), 2, "the kernel copies it for children");
-            exchange(libfabric);
-        },
-    );
+    with_provider(|libfabric| {
+        assert_eq!(status(), 2, "the kernel copies it for children");
+        exchange(libfabric);
+    });
 }
 
 /// The preloaded library, and the environment in which it behaves as that kernel.
@@ -103,9 +98,8 @@ fn libibverbs_is_asked_before_the_first_registration() {
     {
         // Each in a process of its own. The nested one, which is the first round there, does not
         // start others.
-        let name = "forks::libibverbs_is_asked_before_the_first_registration";
         let prepare = |command: &mut Command| older_kernel(command, variable, "1");
-        with_provider_and(name, prepare, |libfabric| {
+        with_provider_and(prepare, |libfabric| {
             if place == 0 {
                 // libibverbs would refuse the request after a registration.
                 exchange(libfabric);
@@ -117,11 +111,10 @@ fn libibverbs_is_asked_before_the_first_registration() {
 
 #[test]
 fn forking_without_support_aborts() {
-    let name = "forks::forking_without_support_aborts";
     for value in ["0", "off"] {
         let prepare = |command: &mut Command| older_kernel(command, "FI_EFA_FORK_SAFE", value);
         let ended = catch_unwind(AssertUnwindSafe(|| {
-            with_provider_and(name, prepare, |libfabric| {
+            with_provider_and(prepare, |libfabric| {
                 let pair = Pair::open(libfabric, &Options::USUAL);
                 fork(&mut [0; 8]);
                 pair.close(libfabric);

@@ -10,8 +10,7 @@ const ACCESS: u64 = FI_READ | FI_WRITE | FI_REMOTE_READ | FI_REMOTE_WRITE;
 
 #[test]
 fn capabilities_without_direction_get_both() {
-    let name = "hints::capabilities_without_direction_get_both";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let cases = [
             (FI_MSG, FI_SEND | FI_RECV),
             (FI_TAGGED | FI_SEND, FI_SEND),
@@ -40,8 +39,7 @@ fn capabilities_without_direction_get_both() {
 
 #[test]
 fn the_version_follows_libfabrics_numbering() {
-    let name = "hints::the_version_follows_libfabrics_numbering";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let info = libfabric.info(|_| {}).expect("there is a device");
         // Open MPI refuses efa providers before this one, and compares the first three letters of
         // the name.
@@ -73,21 +71,18 @@ fn ordered(libfabric: &Libfabric, wanted: u64) -> *mut fi_info {
 
 #[test]
 fn messages_are_ordered_for_who_asks_for_it() {
-    with_provider(
-        "hints::messages_are_ordered_for_who_asks_for_it",
-        |libfabric| {
-            for wanted in [0, FI_ORDER_SAS] {
-                let info = ordered(libfabric, wanted);
-                // SAFETY: the info is not used any more.
-                unsafe { (libfabric.freeinfo)(info) };
-            }
-        },
-    );
+    with_provider(|libfabric| {
+        for wanted in [0, FI_ORDER_SAS] {
+            let info = ordered(libfabric, wanted);
+            // SAFETY: the info is not used any more.
+            unsafe { (libfabric.freeinfo)(info) };
+        }
+    });
 }
 
 #[test]
 fn atomics_are_carried_out_in_order() {
-    with_provider("hints::atomics_are_carried_out_in_order", |libfabric| {
+    with_provider(|libfabric| {
         let wanted = FI_ORDER_SAS
             | FI_ORDER_ATOMIC_RAR
             | FI_ORDER_ATOMIC_RAW
@@ -115,8 +110,7 @@ fn atomics_are_carried_out_in_order() {
 
 #[test]
 fn unknown_hints_are_refused_or_ignored() {
-    let name = "hints::unknown_hints_are_refused_or_ignored";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         // Requests that are refused: capabilities of the endpoint and of the domain.
         for bit in 0..64 {
             let (wanted, offered) = (1 << bit, libfabric.info(|hints| hints.caps = 1 << bit));
@@ -174,7 +168,7 @@ fn unknown_hints_are_refused_or_ignored() {
 
 #[test]
 fn traffic_classes_are_wishes() {
-    with_provider("hints::traffic_classes_are_wishes", |libfabric| {
+    with_provider(|libfabric| {
         let (low, best, none) = (FI_TC_LOW_LATENCY, FI_TC_BEST_EFFORT, FI_TC_UNSPEC);
         // The same results as from stock 2.7, which distinguishes two of them.
         for (requested, granted) in [
@@ -209,7 +203,7 @@ fn traffic_classes_are_wishes() {
 
 #[test]
 fn an_info_names_what_was_opened_first() {
-    with_provider("hints::an_info_names_what_was_opened_first", |libfabric| {
+    with_provider(|libfabric| {
         // SAFETY: an info is valid, with all attributes, until it is freed.
         let opened = |info: *mut fi_info| unsafe {
             let found = ((*(*info).fabric_attr).fabric, (*(*info).domain_attr).domain);

@@ -8,8 +8,7 @@ use crate::common::{AGAIN, Options, Pair, Side, bind, close, piece, rma_message,
 
 #[test]
 fn a_copied_operation_is_reported_once_on_request() {
-    let name = "inject::a_copied_operation_is_reported_once_on_request";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let options = Options::USUAL.with(|options| options.queue_flags = FI_SELECTIVE_COMPLETION);
         let pair = Pair::open(libfabric, &options);
         let endpoint = pair.left.endpoint;
@@ -74,7 +73,7 @@ fn a_copied_operation_is_reported_once_on_request() {
 
 #[test]
 fn reads_ignore_the_inject_flag() {
-    with_provider("inject::reads_ignore_the_inject_flag", |libfabric| {
+    with_provider(|libfabric| {
         let pair = Pair::open(libfabric, &Options::USUAL);
         let endpoint = pair.left.endpoint;
         let mut memory = [7_u64];
@@ -106,8 +105,7 @@ fn reads_ignore_the_inject_flag() {
 
 #[test]
 fn failures_without_completions_reach_the_event_queue() {
-    let name = "inject::failures_without_completions_reach_the_event_queue";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let options = Options::USUAL;
         let (left, right) = Side::open_two(libfabric, &options);
         let mut attributes = fi_eq_attr {

@@ -95,7 +95,7 @@ fn live(libfabric: &Libfabric, progress: fi_progress) {
 
 #[test]
 fn closed_objects_leave_no_resources() {
-    with_provider("lifetime::closed_objects_leave_no_resources", |libfabric| {
+    with_provider(|libfabric| {
         for progress in [FI_PROGRESS_MANUAL, FI_PROGRESS_AUTO] {
             // The first run allocates what the process keeps.
             live(libfabric, progress);
@@ -265,8 +265,7 @@ fn nothing_is_lost_whatever_the_order_of_closing() {
 
 #[test]
 fn a_child_process_leaves_its_parent_alone() {
-    let name = "lifetime::a_child_process_leaves_its_parent_alone";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let pair = Pair::open(libfabric, &Options::USUAL);
         let mut buffer = vec![0_u8; 100_000];
         let no = null_mut();
@@ -304,8 +303,7 @@ fn a_child_process_leaves_its_parent_alone() {
 
 #[test]
 fn a_child_may_close_what_it_has_inherited() {
-    let name = "lifetime::a_child_may_close_what_it_has_inherited";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         // With all objects that have descriptors and threads.
         let options = Options {
             wait_obj: FI_WAIT_FD,
@@ -394,8 +392,7 @@ fn a_child_may_close_what_it_has_inherited() {
 
 #[test]
 fn others_use_the_domain_while_an_endpoint_closes() {
-    let name = "lifetime::others_use_the_domain_while_an_endpoint_closes";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let pair = Pair::open(libfabric, &Options::USUAL);
         let (left, no) = (&pair.left, null_mut());
         // More than the peer has buffers for, who makes no progress: they stay in flight.

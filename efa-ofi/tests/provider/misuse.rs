@@ -18,7 +18,7 @@ const UNKNOWN: u64 = 1 << 50;
 
 #[test]
 fn an_object_in_use_stays_open() {
-    with_provider("misuse::an_object_in_use_stays_open", |libfabric| {
+    with_provider(|libfabric| {
         let side = Side::open(libfabric, &Options::USUAL);
         let busy = -libc::EBUSY;
         assert_eq!(close(side.fabric), busy);
@@ -35,104 +35,93 @@ fn an_object_in_use_stays_open() {
 
 #[test]
 fn an_endpoint_that_lacks_something_says_what() {
-    with_provider(
-        "misuse::an_endpoint_that_lacks_something_says_what",
-        |libfabric| {
-            let side = Side::open(libfabric, &Options::USUAL);
-            let mut bare = null_mut();
-            assert_eq!(
-                call!(side.domain => ops.endpoint(side.info, &mut bare, null_mut())),
-                0
-            );
-            // SAFETY: the endpoints are open.
-            let enable = |endpoint: *mut fid_ep| unsafe {
-                let fid = endpoint.cast::<fid>();
-                ((*(*fid).ops).control.expect("the tables are complete"))(
-                    fid,
-                    FI_ENABLE as c_int,
-                    null_mut(),
-                )
-            };
-            assert_eq!(enable(bare), -(FI_ENOAV as c_int));
-            assert_eq!(bind(bare, side.vector, 0), 0);
-            assert_eq!(enable(bare), -(FI_ENOCQ as c_int));
-            assert_eq!(bind(bare, side.queue, 0), EINVAL, "no direction");
-            assert_eq!(bind(bare, side.domain, 0), EINVAL, "not an object to bind");
-            assert_eq!(bind(bare, null_mut::<fid>(), 0), EINVAL);
-            let buffer = [0_u8; 8];
-            let sent =
-                call!(bare => msg.send(buffer.as_ptr().cast(), 8, null_mut(), 0, null_mut()));
-            assert_eq!(sent, -(FI_EOPBADSTATE as isize), "it is not enabled");
-            // Objects of another domain do not go with it.
-            let other = Side::open(libfabric, &Options::USUAL);
-            assert_ne!(bind(bare, other.vector, 0), 0);
-            other.close(libfabric);
-            assert_eq!(close(bare), 0);
-            side.close(libfabric);
-        },
-    );
+    with_provider(|libfabric| {
+        let side = Side::open(libfabric, &Options::USUAL);
+        let mut bare = null_mut();
+        assert_eq!(
+            call!(side.domain => ops.endpoint(side.info, &mut bare, null_mut())),
+            0
+        );
+        // SAFETY: the endpoints are open.
+        let enable = |endpoint: *mut fid_ep| unsafe {
+            let fid = endpoint.cast::<fid>();
+            ((*(*fid).ops).control.expect("the tables are complete"))(
+                fid,
+                FI_ENABLE as c_int,
+                null_mut(),
+            )
+        };
+        assert_eq!(enable(bare), -(FI_ENOAV as c_int));
+        assert_eq!(bind(bare, side.vector, 0), 0);
+        assert_eq!(enable(bare), -(FI_ENOCQ as c_int));
+        assert_eq!(bind(bare, side.queue, 0), EINVAL, "no direction");
+        assert_eq!(bind(bare, side.domain, 0), EINVAL, "not an object to bind");
+        assert_eq!(bind(bare, null_mut::<fid>(), 0), EINVAL);
+        let buffer = [0_u8; 8];
+        let sent = call!(bare => msg.send(buffer.as_ptr().cast(), 8, null_mut(), 0, null_mut()));
+        assert_eq!(sent, -(FI_EOPBADSTATE as isize), "it is not enabled");
+        // Objects of another domain do not go with it.
+        let other = Side::open(libfabric, &Options::USUAL);
+        assert_ne!(bind(bare, other.vector, 0), 0);
+        other.close(libfabric);
+        assert_eq!(close(bare), 0);
+        side.close(libfabric);
+    });
 }
 
 #[test]
 fn wrong_arguments_of_operations_are_refused() {
-    with_provider(
-        "misuse::wrong_arguments_of_operations_are_refused",
-        |libfabric| {
-            let pair = Pair::open(libfabric, &Options::USUAL);
-            let (endpoint, no) = (pair.left.endpoint, null_mut());
-            let mut buffer = [0_u8; 8];
-            let memory: *mut c_void = buffer.as_mut_ptr().cast();
-            for address in [pair.to_right + 1, 1 << 40, u64::MAX] {
-                let status = call!(endpoint => msg.send(memory, 8, no, address, no));
-                assert_eq!(status, REFUSED, "to {address:#x}");
-            }
-            let piece = piece(memory, 8);
-            let mut pieces = [piece; 5];
-            let list = pieces.as_mut_ptr();
-            for count in [5, usize::MAX] {
-                let status =
-                    call!(endpoint => msg.sendv(list, no.cast(), count, pair.to_right, no));
-                assert_eq!(status, REFUSED, "{count} pieces");
-                let status =
-                    call!(endpoint => msg.recvv(list, no.cast(), count, pair.to_right, no));
-                assert_eq!(status, REFUSED, "{count} pieces");
-            }
-            let status = call!(endpoint => msg.sendv(null_mut(), no.cast(), 1, pair.to_right, no));
-            assert_eq!(status, REFUSED, "no vector");
-            let message = message(&piece, pair.to_right);
-            for flags in [UNKNOWN, FI_TRIGGER, FI_FENCE, FI_MULTICAST, FI_PEEK] {
-                assert_eq!(
-                    call!(endpoint => msg.sendmsg(&message, flags)),
-                    BAD_FLAGS,
-                    "{flags:#x}"
-                );
-            }
-            assert_eq!(call!(endpoint => msg.recvmsg(&message, UNKNOWN)), BAD_FLAGS);
-            assert_eq!(call!(endpoint => msg.sendmsg(null_mut(), 0)), REFUSED);
-            // More than a packet cannot be injected; a size beyond the address space is an error
-            // too.
-            let huge = call!(endpoint => msg.inject(memory, usize::MAX, pair.to_right));
-            assert!(huge < 0 && huge != AGAIN, "{huge}");
-            // A descriptor that is an object of another kind.
-            let status =
-                call!(endpoint => msg.send(memory, 8, pair.left.queue.cast(), pair.to_right, no));
-            assert_eq!(status, REFUSED);
-            // None of these operations was started, and the endpoint still works.
-            assert!(matches!(pair.left.read(), Err(error) if error == AGAIN));
-            pair.start(|| call!(pair.right.endpoint => msg.recv(memory, 8, no, pair.to_left, no)));
-            pair.start(
-                || call!(endpoint => msg.inject(b"it works".as_ptr().cast(), 8, pair.to_right)),
+    with_provider(|libfabric| {
+        let pair = Pair::open(libfabric, &Options::USUAL);
+        let (endpoint, no) = (pair.left.endpoint, null_mut());
+        let mut buffer = [0_u8; 8];
+        let memory: *mut c_void = buffer.as_mut_ptr().cast();
+        for address in [pair.to_right + 1, 1 << 40, u64::MAX] {
+            let status = call!(endpoint => msg.send(memory, 8, no, address, no));
+            assert_eq!(status, REFUSED, "to {address:#x}");
+        }
+        let piece = piece(memory, 8);
+        let mut pieces = [piece; 5];
+        let list = pieces.as_mut_ptr();
+        for count in [5, usize::MAX] {
+            let status = call!(endpoint => msg.sendv(list, no.cast(), count, pair.to_right, no));
+            assert_eq!(status, REFUSED, "{count} pieces");
+            let status = call!(endpoint => msg.recvv(list, no.cast(), count, pair.to_right, no));
+            assert_eq!(status, REFUSED, "{count} pieces");
+        }
+        let status = call!(endpoint => msg.sendv(null_mut(), no.cast(), 1, pair.to_right, no));
+        assert_eq!(status, REFUSED, "no vector");
+        let message = message(&piece, pair.to_right);
+        for flags in [UNKNOWN, FI_TRIGGER, FI_FENCE, FI_MULTICAST, FI_PEEK] {
+            assert_eq!(
+                call!(endpoint => msg.sendmsg(&message, flags)),
+                BAD_FLAGS,
+                "{flags:#x}"
             );
-            pair.right_completion();
-            assert_eq!(&buffer, b"it works");
-            pair.close(libfabric);
-        },
-    );
+        }
+        assert_eq!(call!(endpoint => msg.recvmsg(&message, UNKNOWN)), BAD_FLAGS);
+        assert_eq!(call!(endpoint => msg.sendmsg(null_mut(), 0)), REFUSED);
+        // More than a packet cannot be injected; a size beyond the address space is an error
+        // too.
+        let huge = call!(endpoint => msg.inject(memory, usize::MAX, pair.to_right));
+        assert!(huge < 0 && huge != AGAIN, "{huge}");
+        // A descriptor that is an object of another kind.
+        let status =
+            call!(endpoint => msg.send(memory, 8, pair.left.queue.cast(), pair.to_right, no));
+        assert_eq!(status, REFUSED);
+        // None of these operations was started, and the endpoint still works.
+        assert!(matches!(pair.left.read(), Err(error) if error == AGAIN));
+        pair.start(|| call!(pair.right.endpoint => msg.recv(memory, 8, no, pair.to_left, no)));
+        pair.start(|| call!(endpoint => msg.inject(b"it works".as_ptr().cast(), 8, pair.to_right)));
+        pair.right_completion();
+        assert_eq!(&buffer, b"it works");
+        pair.close(libfabric);
+    });
 }
 
 #[test]
 fn wrong_registrations_are_refused() {
-    with_provider("misuse::wrong_registrations_are_refused", |libfabric| {
+    with_provider(|libfabric| {
         let side = Side::open(libfabric, &Options::USUAL);
         let mut memory = [0_u8; 64];
         let buffer: *mut c_void = memory.as_mut_ptr().cast();
@@ -206,13 +195,12 @@ fn copied_out(side: &Side, room: usize) -> Vec<(&'static str, c_int, usize, bool
 
 #[test]
 fn short_buffers_get_the_needed_length() {
-    let name = "misuse::short_buffers_get_the_needed_length";
     let permit = |command: &mut std::process::Command| {
         command
             .env("FI_PROVIDER", "efa_rs,efa")
             .env("FI_EFA_ENABLE_SHM_TRANSFER", "0");
     };
-    with_provider_and(name, permit, |libfabric| {
+    with_provider_and(permit, |libfabric| {
         let [ours, stock] = [c"efa_rs", c"efa"].map(|provider| {
             let options = Options::USUAL.with(|options| options.provider = provider);
             let side = Side::open(libfabric, &options);

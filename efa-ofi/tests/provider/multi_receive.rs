@@ -39,8 +39,7 @@ fn received(pair: &Pair) -> (*mut c_void, usize, usize, bool) {
 
 #[test]
 fn messages_are_packed_down_to_the_minimum() {
-    let name = "multi_receive::messages_are_packed_down_to_the_minimum";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let pair = Pair::open(libfabric, &OPTIONS);
         // Applications set it on an enabled endpoint, too: MPICH does.
         assert_eq!(pair.right.set_option(FI_OPT_MIN_MULTI_RECV, 40), 0);
@@ -79,8 +78,7 @@ fn messages_are_packed_down_to_the_minimum() {
 
 #[test]
 fn messages_that_wait_go_to_the_next_buffers() {
-    let name = "multi_receive::messages_that_wait_go_to_the_next_buffers";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let options = Options {
             // Receives are multi-receives by themselves.
             rx_op_flags: FI_MULTI_RECV,
@@ -124,8 +122,7 @@ fn messages_that_wait_go_to_the_next_buffers() {
 
 #[test]
 fn a_buffer_returns_with_its_last_message() {
-    let name = "multi_receive::a_buffer_returns_with_its_last_message";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         const LONG: usize = 2 << 20;
         let pair = Pair::open(libfabric, &OPTIONS);
         assert_eq!(pair.right.set_option(FI_OPT_MIN_MULTI_RECV, 64), 0);
@@ -166,8 +163,7 @@ fn a_buffer_returns_with_its_last_message() {
 
 #[test]
 fn a_failure_comes_behind_what_completed_before_it() {
-    let name = "multi_receive::a_failure_comes_behind_what_completed_before_it";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let pair = Pair::open(libfabric, &OPTIONS);
         assert_eq!(pair.right.set_option(FI_OPT_MIN_MULTI_RECV, 64), 0);
         let (mut buffer, mut last) = (vec![0_u8; 4096], [0_u8; 1]);

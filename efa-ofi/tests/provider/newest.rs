@@ -212,7 +212,7 @@ impl OneOfEach {
 
 #[test]
 fn each_slot_of_each_object_answers() {
-    with_provider("newest::each_slot_of_each_object_answers", |libfabric| {
+    with_provider(|libfabric| {
         let all = OneOfEach::open(libfabric);
         for (object, table, slots) in all.tables() {
             // SAFETY: the object is open, and it has this table.
@@ -236,7 +236,7 @@ const WITHOUT_ERRORS: [&str; 4] = ["read", "readerr", "strerror", "straddr"];
 
 #[test]
 fn every_slot_refuses_other_objects() {
-    with_provider("newest::every_slot_refuses_other_objects", |libfabric| {
+    with_provider(|libfabric| {
         let all = OneOfEach::open(libfabric);
         let mut wrong: Vec<*mut c_void> = all.objects.iter().map(|(object, ..)| *object).collect();
         let mut zeros = [0_u64; 32];
@@ -278,7 +278,7 @@ fn every_slot_refuses_other_objects() {
 
 #[test]
 fn closed_objects_are_refused() {
-    with_provider("newest::closed_objects_are_refused", |libfabric| {
+    with_provider(|libfabric| {
         let all = OneOfEach::open(libfabric);
         let tables: Vec<_> = all.tables().collect();
         all.close(libfabric);
@@ -322,8 +322,7 @@ unsafe fn newer<F: Copy, T>(table: *const T, index: usize) -> F {
 
 #[test]
 fn addresses_are_looked_up_for_the_processor_only() {
-    let name = "newest::addresses_are_looked_up_for_the_processor_only";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let pair = Pair::open(libfabric, &Options::USUAL);
         let vector = pair.left.vector;
         type Lookup2 = unsafe extern "C" fn(
@@ -369,7 +368,7 @@ fn addresses_are_looked_up_for_the_processor_only() {
 
 #[test]
 fn nothing_is_opened_for_a_gpu() {
-    with_provider("newest::nothing_is_opened_for_a_gpu", |libfabric| {
+    with_provider(|libfabric| {
         let offered = libfabric.info(|hints| hints.caps |= FI_XPU);
         assert_eq!(offered.err(), Some(-libc::ENODATA));
         let side = Side::open(libfabric, &Options::USUAL);
@@ -411,8 +410,7 @@ fn nothing_is_opened_for_a_gpu() {
 
 #[test]
 fn efa_provider_operations_are_refused_by_name() {
-    let name = "newest::efa_provider_operations_are_refused_by_name";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let side = Side::open(libfabric, &Options::USUAL);
         /// Opens a table of operations of an object.
         fn open<T>(object: *mut T, name: *const c_char) -> (c_int, *mut c_void) {
@@ -448,7 +446,7 @@ fn efa_provider_operations_are_refused_by_name() {
 
 #[test]
 fn a_write_may_be_for_many_per_second() {
-    with_provider("newest::a_write_may_be_for_many_per_second", |libfabric| {
+    with_provider(|libfabric| {
         /// `FI_EFA_WR_HIGH_PPS`.
         const HIGH_PPS: u64 = 1 << 60;
         /// A flag of the provider's that there is not.

@@ -46,11 +46,10 @@ fn parameters(libfabric: &Libfabric) -> Vec<(String, String, Option<String>)> {
 
 #[test]
 fn variables_are_listed_with_defaults_and_values() {
-    let name = "parameters::variables_are_listed_with_defaults_and_values";
     let set = |command: &mut std::process::Command| {
         command.env("FI_EFA_RUNT_SIZE", "1234");
     };
-    with_provider_and(name, set, |libfabric| {
+    with_provider_and(set, |libfabric| {
         let found = parameters(libfabric);
         let mut names: Vec<&str> = found.iter().map(|(name, ..)| name.as_str()).collect();
         names.sort_unstable();

@@ -4,7 +4,8 @@ use std::ptr::null_mut;
 
 use crate::common::c::*;
 use crate::common::{
-    AGAIN, Options, Pair, Side, close, message, piece, rma_message, with_provider,
+    AGAIN, Options, Pair, Side, close, message, path_of, piece, rma_message, with_provider,
+    with_provider_under,
 };
 use efa_testing::patience::Wait;
 
@@ -12,18 +13,23 @@ use efa_testing::patience::Wait;
 const LONG: usize = 3 << 20;
 
 /// A pair whose right side makes automatic progress.
-fn with_automatic_target(name: &str, body: impl FnOnce(&Pair)) {
-    with_provider(name, |libfabric| {
-        let automatic = Options::USUAL.with(|options| options.progress = FI_PROGRESS_AUTO);
-        let right = Side::open(libfabric, &automatic);
-        // SAFETY: an info that was given has all attributes.
-        let offered = unsafe { &*(*right.info).domain_attr };
-        assert_eq!(offered.data_progress, FI_PROGRESS_AUTO);
-        assert_eq!(offered.control_progress, FI_PROGRESS_AUTO);
-        let pair = Pair::of(Side::open(libfabric, &Options::USUAL), right);
-        body(&pair);
-        pair.close(libfabric);
-    });
+fn with_automatic_target(body: impl FnOnce(&Pair)) {
+    with_provider_under(
+        &[],
+        path_of(&body),
+        |_| (),
+        |libfabric| {
+            let automatic = Options::USUAL.with(|options| options.progress = FI_PROGRESS_AUTO);
+            let right = Side::open(libfabric, &automatic);
+            // SAFETY: an info that was given has all attributes.
+            let offered = unsafe { &*(*right.info).domain_attr };
+            assert_eq!(offered.data_progress, FI_PROGRESS_AUTO);
+            assert_eq!(offered.control_progress, FI_PROGRESS_AUTO);
+            let pair = Pair::of(Side::open(libfabric, &Options::USUAL), right);
+            body(&pair);
+            pair.close(libfabric);
+        },
+    );
 }
 
 /// Starts an operation on the left, and waits until it has completed there. Only the left side
@@ -50,8 +56,7 @@ fn complete(left: &Side, what: &str, mut call: impl FnMut() -> isize) {
 
 #[test]
 fn messages_arrive_without_the_receivers_calls() {
-    let name = "progress::messages_arrive_without_the_receivers_calls";
-    with_automatic_target(name, |pair| {
+    with_automatic_target(|pair| {
         for length in [64, 20_000, LONG] {
             let data = efa_testing::pattern(length, 0);
             let mut buffer = vec![0_u8; length];
@@ -75,8 +80,7 @@ fn messages_arrive_without_the_receivers_calls() {
 
 #[test]
 fn memory_is_accessed_without_its_owners_calls() {
-    let name = "progress::memory_is_accessed_without_its_owners_calls";
-    with_automatic_target(name, |pair| {
+    with_automatic_target(|pair| {
         let mut memory = vec![0_u8; LONG];
         let data = vec![7_u8; LONG];
         let mut back = vec![0_u8; LONG];
@@ -122,8 +126,7 @@ fn memory_is_accessed_without_its_owners_calls() {
 
 #[test]
 fn a_domain_closes_while_its_thread_works() {
-    let name = "progress::a_domain_closes_while_its_thread_works";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let automatic = Options::USUAL.with(|options| options.progress = FI_PROGRESS_AUTO);
         for _ in 0..2 {
             let pair = Pair::open(libfabric, &automatic);

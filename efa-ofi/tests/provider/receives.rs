@@ -60,8 +60,7 @@ fn assert_none(pair: &Pair, tag: u64) {
 
 #[test]
 fn a_claimed_message_waits_for_its_receive() {
-    let name = "receives::a_claimed_message_waits_for_its_receive";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let pair = Pair::open(libfabric, &Options::USUAL);
         // libfabric requires these structures as contexts.
         let mut contexts = [fi_context::default(), fi_context::default()];
@@ -101,8 +100,7 @@ fn a_claimed_message_waits_for_its_receive() {
 /// As MPICH probes: without memory, and with a request for the data that completions have.
 #[test]
 fn peeking_shows_the_completion_data() {
-    let name = "receives::peeking_shows_the_completion_data";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         const DATA: u64 = 0x0123_4567_89ab_cdef;
         let pair = Pair::open(libfabric, &Options::USUAL);
         let mut context = fi_context::default();
@@ -137,7 +135,7 @@ fn peeking_shows_the_completion_data() {
 
 #[test]
 fn discarded_messages_are_gone() {
-    with_provider("receives::discarded_messages_are_gone", |libfabric| {
+    with_provider(|libfabric| {
         let pair = Pair::open(libfabric, &Options::USUAL);
         let mut context = fi_context::default();
         let context = std::ptr::from_mut(&mut context).cast::<c_void>();
@@ -170,8 +168,7 @@ fn discarded_messages_are_gone() {
 
 #[test]
 fn directed_receives_take_only_their_senders_messages() {
-    let name = "receives::directed_receives_take_only_their_senders_messages";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let pair = Pair::open(libfabric, &Options::USUAL);
         let other = Side::open(libfabric, &Options::USUAL);
         other.enable();
@@ -237,8 +234,7 @@ fn pieces<const N: usize>(memory: &mut [u8], lengths: [usize; N]) -> [iovec; N] 
 
 #[test]
 fn messages_are_gathered_and_scattered_in_all_forms() {
-    let name = "receives::messages_are_gathered_and_scattered_in_all_forms";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let pair = Pair::open(libfabric, &Options::USUAL);
         let (left, right) = (pair.left.endpoint, pair.right.endpoint);
         let (to, any, no) = (pair.to_right, FI_ADDR_UNSPEC, null_mut());
@@ -327,7 +323,7 @@ fn messages_are_gathered_and_scattered_in_all_forms() {
 
 #[test]
 fn a_cancelled_receive_has_its_tag() {
-    with_provider("receives::a_cancelled_receive_has_its_tag", |libfabric| {
+    with_provider(|libfabric| {
         let pair = Pair::open(libfabric, &Options::USUAL);
         let (mut buffer, endpoint) = ([0_u8; 4], pair.right.endpoint);
         let place = buffer.as_mut_ptr().cast();

@@ -141,7 +141,7 @@ impl Watched {
 
 #[test]
 fn poll_sets_name_who_has_news() {
-    with_provider("sets::poll_sets_name_who_has_news", |libfabric| {
+    with_provider(|libfabric| {
         let mut watched = Watched::open(libfabric, &Options::USUAL, |_| null_mut());
         let set = open_poll_set(&watched.pair.right);
         let queue = watched.queue.cast::<fid>();
@@ -188,39 +188,36 @@ fn poll_sets_name_who_has_news() {
 
 #[test]
 fn poll_sets_refuse_what_they_cannot_poll() {
-    with_provider(
-        "sets::poll_sets_refuse_what_they_cannot_poll",
-        |libfabric| {
-            let pair = Pair::open(libfabric, &Options::USUAL);
-            let set = open_poll_set(&pair.right);
-            let all = [
-                (null_mut(), 0, EINVAL),
-                (pair.right.vector.cast(), 0, EINVAL),
-                (pair.right.endpoint.cast(), 0, EINVAL),
-                (pair.left.queue.cast(), 0, EINVAL),
-                (pair.right.queue.cast(), 1, EINVAL),
-                (pair.right.queue.cast(), 0, 0),
-                (pair.right.queue.cast(), 0, 0),
-            ];
-            for (object, flags, expected) in all {
-                assert_eq!(call!(set => ops.poll_add(object, flags)), expected);
-            }
-            let queue = pair.right.queue.cast();
-            assert_eq!(call!(set => ops.poll_del(queue, 1)), EINVAL);
-            assert_eq!(call!(set => ops.poll(null_mut(), 1)), EINVAL);
-            assert_eq!(call!(set => ops.poll(null_mut(), -1)), EINVAL);
-            let (mut attributes, mut other) = (fi_poll_attr { flags: 1 }, null_mut());
-            let status = call!(pair.right.domain => ops.poll_open(&mut attributes, &mut other));
-            assert_eq!((status, other), (EINVAL, null_mut()));
-            assert_eq!(close(set), 0);
-            pair.close(libfabric);
-        },
-    );
+    with_provider(|libfabric| {
+        let pair = Pair::open(libfabric, &Options::USUAL);
+        let set = open_poll_set(&pair.right);
+        let all = [
+            (null_mut(), 0, EINVAL),
+            (pair.right.vector.cast(), 0, EINVAL),
+            (pair.right.endpoint.cast(), 0, EINVAL),
+            (pair.left.queue.cast(), 0, EINVAL),
+            (pair.right.queue.cast(), 1, EINVAL),
+            (pair.right.queue.cast(), 0, 0),
+            (pair.right.queue.cast(), 0, 0),
+        ];
+        for (object, flags, expected) in all {
+            assert_eq!(call!(set => ops.poll_add(object, flags)), expected);
+        }
+        let queue = pair.right.queue.cast();
+        assert_eq!(call!(set => ops.poll_del(queue, 1)), EINVAL);
+        assert_eq!(call!(set => ops.poll(null_mut(), 1)), EINVAL);
+        assert_eq!(call!(set => ops.poll(null_mut(), -1)), EINVAL);
+        let (mut attributes, mut other) = (fi_poll_attr { flags: 1 }, null_mut());
+        let status = call!(pair.right.domain => ops.poll_open(&mut attributes, &mut other));
+        assert_eq!((status, other), (EINVAL, null_mut()));
+        assert_eq!(close(set), 0);
+        pair.close(libfabric);
+    });
 }
 
 #[test]
 fn wait_sets_tell_of_every_member() {
-    with_provider("sets::wait_sets_tell_of_every_member", |libfabric| {
+    with_provider(|libfabric| {
         let mut set = null_mut();
         let mut watched = Watched::open(libfabric, &Options::USUAL, |side| {
             set = open_wait_set(side);
@@ -292,7 +289,7 @@ fn wait_sets_tell_of_every_member() {
 
 #[test]
 fn a_sleeper_on_a_wait_set_wakes() {
-    with_provider("sets::a_sleeper_on_a_wait_set_wakes", |libfabric| {
+    with_provider(|libfabric| {
         let mut set = null_mut();
         let mut watched = Watched::open(libfabric, &Options::USUAL, |side| {
             set = open_wait_set(side);
@@ -326,7 +323,7 @@ fn a_sleeper_on_a_wait_set_wakes() {
 
 #[test]
 fn wait_sets_refuse_what_there_is_not() {
-    with_provider("sets::wait_sets_refuse_what_there_is_not", |libfabric| {
+    with_provider(|libfabric| {
         let side = Side::open(libfabric, &Options::USUAL);
         for (wait_obj, flags, expected) in [
             (FI_WAIT_MUTEX_COND, 0, -libc::ENOSYS),

@@ -109,25 +109,23 @@ impl SharedQueueDomain {
 }
 
 /// Threads exchange messages over two endpoints and one completion queue of a domain.
-fn exchange_in_threads(name: &str, options: &Options) {
-    with_provider(name, |libfabric| {
-        let several = SharedQueueDomain::open(libfabric, options);
-        let (shared, done) = (Threads(&several), AtomicU64::new(0));
-        thread::scope(|scope| {
-            for thread in 0..THREADS {
-                let done = &done;
-                scope.spawn(move || shared.get().exchange(thread, done));
-            }
-        });
-        assert_eq!(done.into_inner(), 2 * THREADS * MESSAGES);
-        several.close(libfabric);
+fn exchange_in_threads(libfabric: &Libfabric, options: &Options) {
+    let several = SharedQueueDomain::open(libfabric, options);
+    let (shared, done) = (Threads(&several), AtomicU64::new(0));
+    thread::scope(|scope| {
+        for thread in 0..THREADS {
+            let done = &done;
+            scope.spawn(move || shared.get().exchange(thread, done));
+        }
     });
+    assert_eq!(done.into_inner(), 2 * THREADS * MESSAGES);
+    several.close(libfabric);
 }
 
 #[test]
 fn threads_share_endpoints_and_a_queue() {
     let options = Options::USUAL.with(|options| options.threading = FI_THREAD_SAFE);
-    exchange_in_threads("threads::threads_share_endpoints_and_a_queue", &options);
+    with_provider(|libfabric| exchange_in_threads(libfabric, &options));
 }
 
 #[test]
@@ -139,16 +137,12 @@ fn threads_share_what_makes_progress_by_itself() {
         wait_obj: FI_WAIT_FD,
         ..Options::USUAL
     };
-    exchange_in_threads(
-        "threads::threads_share_what_makes_progress_by_itself",
-        &options,
-    );
+    with_provider(|libfabric| exchange_in_threads(libfabric, &options));
 }
 
 #[test]
 fn single_threaded_applications_take_no_lock() {
-    let name = "threads::single_threaded_applications_take_no_lock";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let options = Options::USUAL.with(|options| options.threading = FI_THREAD_DOMAIN);
         let several = SharedQueueDomain::open(libfabric, &options);
         // SAFETY: an info that was given has all attributes.

@@ -11,8 +11,7 @@ const REFUSED: c_int = -libc::ENOSYS;
 
 #[test]
 fn other_kinds_of_endpoints_are_not_opened() {
-    let name = "unsupported::other_kinds_of_endpoints_are_not_opened";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let side = Side::open(libfabric, &Options::USUAL);
         // SAFETY: an info that was given has all attributes, and is the test's own.
         unsafe { (*(*side.info).ep_attr).type_ = FI_EP_MSG };
@@ -25,8 +24,7 @@ fn other_kinds_of_endpoints_are_not_opened() {
 
 #[test]
 fn vectors_shared_between_processes_are_refused() {
-    let name = "unsupported::vectors_shared_between_processes_are_refused";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let side = Side::open(libfabric, &Options::USUAL);
         let open = |name: *const c_char, flags, rx_ctx_bits| {
             let mut attributes = fi_av_attr {
@@ -50,7 +48,7 @@ fn vectors_shared_between_processes_are_refused() {
 
 #[test]
 fn memory_of_gpus_is_refused() {
-    with_provider("unsupported::memory_of_gpus_is_refused", |libfabric| {
+    with_provider(|libfabric| {
         let side = Side::open(libfabric, &Options::USUAL);
         let mut memory = [0_u8; 64];
         let piece = piece(memory.as_mut_ptr(), 64);

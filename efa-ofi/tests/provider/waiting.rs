@@ -7,7 +7,10 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::c::*;
-use crate::common::{Libfabric, Options, Pair, Side, Threads, bind, close, control, with_provider};
+use crate::common::{
+    Libfabric, Options, Pair, Side, Threads, bind, close, control, path_of, with_provider,
+    with_provider_under,
+};
 
 const AGAIN: c_int = -libc::EAGAIN;
 
@@ -107,18 +110,22 @@ fn asleep<T>(call: impl FnOnce() -> T) -> T {
 }
 
 /// Runs a test with two endpoints that can sleep.
-fn with_sleepers(name: &str, body: impl FnOnce(&Libfabric, &Pair)) {
-    with_provider(name, |libfabric| {
-        let pair = Pair::open(libfabric, &sleeping());
-        body(libfabric, &pair);
-        pair.close(libfabric);
-    });
+fn with_sleepers(body: impl FnOnce(&Libfabric, &Pair)) {
+    with_provider_under(
+        &[],
+        path_of(&body),
+        |_| (),
+        |libfabric| {
+            let pair = Pair::open(libfabric, &sleeping());
+            body(libfabric, &pair);
+            pair.close(libfabric);
+        },
+    );
 }
 
 #[test]
 fn descriptors_are_readable_while_something_is_queued() {
-    let name = "waiting::descriptors_are_readable_while_something_is_queued";
-    with_sleepers(name, |_, pair| {
+    with_sleepers(|_, pair| {
         let (left, right) = (&pair.left, &pair.right);
         let mut buffer = [0; 4];
         // The first message brings the introductions of both sides.
@@ -175,7 +182,7 @@ fn back_and_forth(pair: &Pair, messages: u64, sleep: fn(&Side) -> fi_cq_tagged_e
 
 #[test]
 fn no_wake_up_is_lost() {
-    with_sleepers("waiting::no_wake_up_is_lost", |_, pair| {
+    with_sleepers(|_, pair| {
         back_and_forth(pair, 300, |side| {
             read_or_sleep(side, -1).expect("sleeps until there is a completion")
         });
@@ -185,7 +192,7 @@ fn no_wake_up_is_lost() {
 
 #[test]
 fn a_waiting_thread_sleeps() {
-    with_sleepers("waiting::a_waiting_thread_sleeps", |_, pair| {
+    with_sleepers(|_, pair| {
         let status = asleep(|| read_or_sleep(&pair.left, LONG).err());
         assert_eq!(status, Some(AGAIN as isize));
     });
@@ -193,72 +200,65 @@ fn a_waiting_thread_sleeps() {
 
 #[test]
 fn a_signal_wakes_who_sleeps_on_a_queue() {
-    with_sleepers(
-        "waiting::a_signal_wakes_who_sleeps_on_a_queue",
-        |_, pair| {
-            let shared = Threads(&pair.left);
-            thread::scope(|scope| {
-                let sleeper = scope.spawn(move || read_or_sleep(shared.get(), -1).err());
-                // Before it sleeps or afterwards: both wake it.
-                assert_eq!(call!(pair.left.queue => ops.signal()), 0);
-                let woken = sleeper.join().expect("no panic");
-                assert_eq!(woken, Some(AGAIN as isize));
-            });
-            // A sleeper on the descriptor is woken, too, once.
+    with_sleepers(|_, pair| {
+        let shared = Threads(&pair.left);
+        thread::scope(|scope| {
+            let sleeper = scope.spawn(move || read_or_sleep(shared.get(), -1).err());
+            // Before it sleeps or afterwards: both wake it.
             assert_eq!(call!(pair.left.queue => ops.signal()), 0);
-            assert!(is_readable(descriptor(pair.left.queue), -1));
-            assert_eq!(try_wait(&pair.left, pair.left.queue), AGAIN);
-            assert_eq!(try_wait(&pair.left, pair.left.queue), 0);
-        },
-    );
+            let woken = sleeper.join().expect("no panic");
+            assert_eq!(woken, Some(AGAIN as isize));
+        });
+        // A sleeper on the descriptor is woken, too, once.
+        assert_eq!(call!(pair.left.queue => ops.signal()), 0);
+        assert!(is_readable(descriptor(pair.left.queue), -1));
+        assert_eq!(try_wait(&pair.left, pair.left.queue), AGAIN);
+        assert_eq!(try_wait(&pair.left, pair.left.queue), 0);
+    });
 }
 
 #[test]
 fn completions_within_a_call_wake_another_thread() {
-    with_sleepers(
-        "waiting::completions_within_a_call_wake_another_thread",
-        |_, pair| {
-            for tag in 0..20 {
-                // An unexpected message: the receive completes when it is posted.
-                inject(&pair.left, pair.to_right, b"1234", tag);
-                pair.until("the message waits", |pair| {
-                    let mut entry = fi_cq_tagged_entry::default();
-                    let peek = fi_msg_tagged {
-                        addr: pair.to_left,
-                        tag,
-                        ..fi_msg_tagged::default()
-                    };
-                    let looked = call!(pair.right.endpoint => tagged.recvmsg(&peek, FI_PEEK));
-                    assert_eq!(looked, 0);
-                    let to = (&raw mut entry).cast();
-                    let found = call!(pair.right.queue => ops.read(to, 1)) == 1;
-                    if !found {
-                        pair.right.read_error();
-                    }
-                    found.then_some(())
-                });
-                let shared = Threads(&pair.right);
-                thread::scope(|scope| {
-                    let sleeper =
-                        scope.spawn(move || read_or_sleep(shared.get(), -1).map(|entry| entry.tag));
-                    if tag % 2 == 0 {
-                        // Most likely it sleeps by then; the result is the same if not.
-                        thread::sleep(Duration::from_millis(2));
-                    }
-                    let mut buffer = [0; 4];
-                    post(&pair.right, pair.to_left, &mut buffer, tag);
-                    let woken = sleeper.join().expect("no panic").expect("a completion");
-                    assert_eq!((woken, &buffer), (tag, b"1234"));
-                });
-            }
-        },
-    );
+    with_sleepers(|_, pair| {
+        for tag in 0..20 {
+            // An unexpected message: the receive completes when it is posted.
+            inject(&pair.left, pair.to_right, b"1234", tag);
+            pair.until("the message waits", |pair| {
+                let mut entry = fi_cq_tagged_entry::default();
+                let peek = fi_msg_tagged {
+                    addr: pair.to_left,
+                    tag,
+                    ..fi_msg_tagged::default()
+                };
+                let looked = call!(pair.right.endpoint => tagged.recvmsg(&peek, FI_PEEK));
+                assert_eq!(looked, 0);
+                let to = (&raw mut entry).cast();
+                let found = call!(pair.right.queue => ops.read(to, 1)) == 1;
+                if !found {
+                    pair.right.read_error();
+                }
+                found.then_some(())
+            });
+            let shared = Threads(&pair.right);
+            thread::scope(|scope| {
+                let sleeper =
+                    scope.spawn(move || read_or_sleep(shared.get(), -1).map(|entry| entry.tag));
+                if tag % 2 == 0 {
+                    // Most likely it sleeps by then; the result is the same if not.
+                    thread::sleep(Duration::from_millis(2));
+                }
+                let mut buffer = [0; 4];
+                post(&pair.right, pair.to_left, &mut buffer, tag);
+                let woken = sleeper.join().expect("no panic").expect("a completion");
+                assert_eq!((woken, &buffer), (tag, b"1234"));
+            });
+        }
+    });
 }
 
 #[test]
 fn calls_wait_for_the_requested_completions() {
-    let name = "waiting::calls_wait_for_the_requested_completions";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let options = sleeping().with(|options| options.wait_cond = FI_CQ_COND_THRESHOLD);
         let pair = Pair::open(libfabric, &options);
         let mut buffers = [[0; 4]; 5];
@@ -299,8 +299,7 @@ fn calls_wait_for_the_requested_completions() {
 
 #[test]
 fn queues_that_were_opened_without_waiting_refuse_it() {
-    let name = "waiting::queues_that_were_opened_without_waiting_refuse_it";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let side = Side::open(libfabric, &Options::USUAL);
         side.enable();
         assert_eq!(read_or_sleep(&side, 0).err(), Some(-libc::ENOSYS as isize));
@@ -343,71 +342,67 @@ fn open_counter(side: &Side) -> *mut fid_cntr {
 
 #[test]
 fn counters_wake_who_sleeps_until_they_change() {
-    with_provider(
-        "waiting::counters_wake_who_sleeps_until_they_change",
-        |libfabric| {
-            // The queues cannot sleep, the counter can.
-            let options =
-                Options::USUAL.with(|options| options.queue_flags = FI_SELECTIVE_COMPLETION);
-            let (left, right) = Side::open_two(libfabric, &options);
-            let counter = open_counter(&right);
-            assert_eq!(bind(right.endpoint, counter, FI_RECV), 0);
-            let pair = Pair::of(left, right);
-            let sides = (&pair.right, counter);
-            let shared = Threads(&sides);
-            for message in 1..=200 {
-                let mut buffer = [0; 4];
-                post(&pair.right, pair.to_left, &mut buffer, message);
-                thread::scope(|scope| {
-                    let sleeper = scope.spawn(move || {
-                        let (side, counter) = *shared.get();
-                        if message % 2 == 0 {
-                            return call!(counter => ops.wait(message, -1));
-                        }
-                        // In the way that `fi_poll(3)` describes.
-                        while call!(counter => ops.read()) < message {
-                            if try_wait(side, counter) == 0 {
-                                // Counts before `fi_trywait` do not wake.
-                                if call!(counter => ops.read()) >= message {
-                                    break;
-                                }
-                                is_readable(descriptor(counter), -1);
-                            }
-                        }
-                        0
-                    });
-                    inject(&pair.left, pair.to_right, b"1234", message);
-                    assert_eq!(sleeper.join().expect("no panic"), 0);
-                });
-                assert_eq!(&buffer, b"1234");
-            }
-            // An application's own change wakes as well.
-            for value in 201..=220 {
-                thread::scope(|scope| {
-                    let sleeper = scope.spawn(move || call!(shared.get().1 => ops.wait(value, -1)));
-                    if value % 2 == 0 {
-                        // Most likely it sleeps by then; the result is the same if not.
-                        thread::sleep(Duration::from_millis(2));
+    with_provider(|libfabric| {
+        // The queues cannot sleep, the counter can.
+        let options = Options::USUAL.with(|options| options.queue_flags = FI_SELECTIVE_COMPLETION);
+        let (left, right) = Side::open_two(libfabric, &options);
+        let counter = open_counter(&right);
+        assert_eq!(bind(right.endpoint, counter, FI_RECV), 0);
+        let pair = Pair::of(left, right);
+        let sides = (&pair.right, counter);
+        let shared = Threads(&sides);
+        for message in 1..=200 {
+            let mut buffer = [0; 4];
+            post(&pair.right, pair.to_left, &mut buffer, message);
+            thread::scope(|scope| {
+                let sleeper = scope.spawn(move || {
+                    let (side, counter) = *shared.get();
+                    if message % 2 == 0 {
+                        return call!(counter => ops.wait(message, -1));
                     }
-                    assert_eq!(call!(counter => ops.add(1)), 0);
-                    assert_eq!(sleeper.join().expect("no panic"), 0);
+                    // In the way that `fi_poll(3)` describes.
+                    while call!(counter => ops.read()) < message {
+                        if try_wait(side, counter) == 0 {
+                            // Counts before `fi_trywait` do not wake.
+                            if call!(counter => ops.read()) >= message {
+                                break;
+                            }
+                            is_readable(descriptor(counter), -1);
+                        }
+                    }
+                    0
                 });
-            }
-            let status = asleep(|| call!(counter => ops.wait(1001, LONG)));
-            assert_eq!(status, -libc::ETIMEDOUT);
-            assert_eq!(wait_obj(counter), FI_WAIT_FD);
-            assert_eq!(close(pair.right.endpoint), 0);
-            assert_eq!(close(counter), 0);
-            assert_eq!((close(pair.right.vector), close(pair.right.queue)), (0, 0));
-            assert_eq!((close(pair.right.domain), close(pair.right.fabric)), (0, 0));
-            pair.left.close(libfabric);
-        },
-    );
+                inject(&pair.left, pair.to_right, b"1234", message);
+                assert_eq!(sleeper.join().expect("no panic"), 0);
+            });
+            assert_eq!(&buffer, b"1234");
+        }
+        // An application's own change wakes as well.
+        for value in 201..=220 {
+            thread::scope(|scope| {
+                let sleeper = scope.spawn(move || call!(shared.get().1 => ops.wait(value, -1)));
+                if value % 2 == 0 {
+                    // Most likely it sleeps by then; the result is the same if not.
+                    thread::sleep(Duration::from_millis(2));
+                }
+                assert_eq!(call!(counter => ops.add(1)), 0);
+                assert_eq!(sleeper.join().expect("no panic"), 0);
+            });
+        }
+        let status = asleep(|| call!(counter => ops.wait(1001, LONG)));
+        assert_eq!(status, -libc::ETIMEDOUT);
+        assert_eq!(wait_obj(counter), FI_WAIT_FD);
+        assert_eq!(close(pair.right.endpoint), 0);
+        assert_eq!(close(counter), 0);
+        assert_eq!((close(pair.right.vector), close(pair.right.queue)), (0, 0));
+        assert_eq!((close(pair.right.domain), close(pair.right.fabric)), (0, 0));
+        pair.left.close(libfabric);
+    });
 }
 
 #[test]
 fn event_queues_wake_and_have_a_size() {
-    with_provider("waiting::event_queues_wake_and_have_a_size", |libfabric| {
+    with_provider(|libfabric| {
         let side = Side::open(libfabric, &Options::USUAL);
         let open = |wait_obj| {
             let mut attributes = fi_eq_attr {

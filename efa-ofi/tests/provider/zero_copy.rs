@@ -93,7 +93,7 @@ impl Memory {
 
 #[test]
 fn messages_land_in_the_buffers() {
-    with_provider("zero_copy::messages_land_in_the_buffers", |libfabric| {
+    with_provider(|libfabric| {
         let pair = pair(libfabric);
         assert!(is_zero_copy(&pair.left) && is_zero_copy(&pair.right));
         let mut source = Memory::new(&pair.left, MTU + 1);
@@ -145,8 +145,7 @@ fn messages_land_in_the_buffers() {
 
 #[test]
 fn rma_works_as_without_zero_copy() {
-    let name = "zero_copy::rma_works_as_without_zero_copy";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let pair = pair(libfabric);
         let (mut own, mut theirs) = ([5_u64; 100], [0_u64; 100]);
         let regions = [
@@ -184,8 +183,7 @@ fn rma_works_as_without_zero_copy() {
 
 #[test]
 fn only_what_promises_enough_receives_into_its_buffers() {
-    let name = "zero_copy::only_what_promises_enough_receives_into_its_buffers";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let with = |caps| OPTIONS.with(|options| options.caps = OPTIONS.caps | caps);
         let ordered = OPTIONS.with(|options| options.msg_order = FI_ORDER_SAS);
         let unregistered = OPTIONS.with(|options| options.mr_mode = OPTIONS.mr_mode & !FI_MR_LOCAL);
@@ -224,8 +222,7 @@ fn only_what_promises_enough_receives_into_its_buffers() {
 
 #[test]
 fn registration_is_required_only_where_it_helps() {
-    let name = "zero_copy::registration_is_required_only_where_it_helps";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         for (options, expected) in [(OPTIONS, FI_MR_LOCAL), (Options::USUAL, 0)] {
             let side = Side::open(libfabric, &options);
             // SAFETY: an info has all attributes.
@@ -238,8 +235,7 @@ fn registration_is_required_only_where_it_helps() {
 
 #[test]
 fn too_long_a_message_fails_both_sides() {
-    let name = "zero_copy::too_long_a_message_fails_both_sides";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         let pair = pair(libfabric);
         let source = Memory::new(&pair.left, 128);
         let mut targets = [Memory::new(&pair.right, 64), Memory::new(&pair.right, 64)];
@@ -272,53 +268,50 @@ fn too_long_a_message_fails_both_sides() {
 
 #[test]
 fn features_that_the_device_lacks_are_refused() {
-    with_provider(
-        "zero_copy::features_that_the_device_lacks_are_refused",
-        |libfabric| {
-            let pair = pair(libfabric);
-            let endpoint = pair.right.endpoint;
-            let mut target = Memory::new(&pair.right, 64);
-            let (to, any, no) = (target.bytes.as_mut_ptr().cast(), FI_ADDR_UNSPEC, null_mut());
-            let unregistered = call!(endpoint => msg.recv(to, 64, no, any, no));
-            assert_eq!(unregistered, EINVAL);
-            let tagged = call!(endpoint => tagged.recv(to, 64, target.descriptor(), any, 1, 0, no));
-            assert_eq!(tagged, EOPNOTSUPP);
-            let piece = piece(to, 32);
-            let (pieces, mut descriptors) = ([piece; 2], [target.descriptor(); 2]);
-            let mut message = fi_msg {
-                msg_iov: pieces.as_ptr(),
-                desc: descriptors.as_mut_ptr(),
-                iov_count: 2,
-                addr: any,
-                ..fi_msg::default()
-            };
-            assert_eq!(call!(endpoint => msg.recvmsg(&message, 0)), EINVAL);
-            message.iov_count = 1;
-            for flags in [FI_PEEK, FI_PEEK | FI_CLAIM, FI_CLAIM, FI_MULTI_RECV] {
-                let refused = call!(endpoint => msg.recvmsg(&message, flags));
-                assert_eq!(refused, EOPNOTSUPP, "{flags:#x}");
-            }
-            assert_eq!(call!(endpoint => msg.recvmsg(&message, 0)), 0);
-            assert_eq!(target.receive(&pair.right, to), 0);
-            assert_eq!(pair.right.cancel(to), EOPNOTSUPP);
-            // An endpoint can be closed while the device has receives, and nothing is reported of
-            // them.
-            assert_eq!(pair.right.read().err(), Some(AGAIN));
-            assert_eq!(close(pair.right.endpoint), 0);
-            assert_eq!(pair.right.read().err(), Some(AGAIN));
-            target.end();
-            for object in [pair.right.vector.cast::<fid>(), pair.right.queue.cast()] {
-                assert_eq!(close(object), 0);
-            }
-            assert_eq!(close(pair.right.domain), 0);
-            pair.left.close(libfabric);
-        },
-    );
+    with_provider(|libfabric| {
+        let pair = pair(libfabric);
+        let endpoint = pair.right.endpoint;
+        let mut target = Memory::new(&pair.right, 64);
+        let (to, any, no) = (target.bytes.as_mut_ptr().cast(), FI_ADDR_UNSPEC, null_mut());
+        let unregistered = call!(endpoint => msg.recv(to, 64, no, any, no));
+        assert_eq!(unregistered, EINVAL);
+        let tagged = call!(endpoint => tagged.recv(to, 64, target.descriptor(), any, 1, 0, no));
+        assert_eq!(tagged, EOPNOTSUPP);
+        let piece = piece(to, 32);
+        let (pieces, mut descriptors) = ([piece; 2], [target.descriptor(); 2]);
+        let mut message = fi_msg {
+            msg_iov: pieces.as_ptr(),
+            desc: descriptors.as_mut_ptr(),
+            iov_count: 2,
+            addr: any,
+            ..fi_msg::default()
+        };
+        assert_eq!(call!(endpoint => msg.recvmsg(&message, 0)), EINVAL);
+        message.iov_count = 1;
+        for flags in [FI_PEEK, FI_PEEK | FI_CLAIM, FI_CLAIM, FI_MULTI_RECV] {
+            let refused = call!(endpoint => msg.recvmsg(&message, flags));
+            assert_eq!(refused, EOPNOTSUPP, "{flags:#x}");
+        }
+        assert_eq!(call!(endpoint => msg.recvmsg(&message, 0)), 0);
+        assert_eq!(target.receive(&pair.right, to), 0);
+        assert_eq!(pair.right.cancel(to), EOPNOTSUPP);
+        // An endpoint can be closed while the device has receives, and nothing is reported of
+        // them.
+        assert_eq!(pair.right.read().err(), Some(AGAIN));
+        assert_eq!(close(pair.right.endpoint), 0);
+        assert_eq!(pair.right.read().err(), Some(AGAIN));
+        target.end();
+        for object in [pair.right.vector.cast::<fid>(), pair.right.queue.cast()] {
+            assert_eq!(close(object), 0);
+        }
+        assert_eq!(close(pair.right.domain), 0);
+        pair.left.close(libfabric);
+    });
 }
 
 #[test]
 fn a_message_waits_for_a_receive() {
-    with_provider("zero_copy::a_message_waits_for_a_receive", |libfabric| {
+    with_provider(|libfabric| {
         let pair = pair(libfabric);
         let source = Memory::new(&pair.left, 64);
         let mut target = Memory::new(&pair.right, 64);
@@ -339,8 +332,7 @@ fn a_message_waits_for_a_receive() {
 
 #[test]
 fn a_message_with_header_is_refused_and_reported() {
-    let name = "zero_copy::a_message_with_header_is_refused_and_reported";
-    with_provider(name, |libfabric| {
+    with_provider(|libfabric| {
         // Its messages do not wait for the handshake.
         let left = Side::open(libfabric, &Options::USUAL);
         let right = promising(libfabric, &OPTIONS, MTU);

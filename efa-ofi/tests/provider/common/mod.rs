@@ -23,23 +23,30 @@ const VERSION: u32 = 1 << 16 | 17;
 /// The directory of the plug-in.
 const PLUG_INS: &str = concat!(env!("OUT_DIR"), "/plug-in");
 
-/// Runs a test with the provider. `name` is the path of the test, which runs in a process of its
-/// own.
-pub(crate) fn with_provider(name: &str, body: impl FnOnce(&Libfabric)) {
-    with_provider_and(name, |_| (), body);
+/// Runs a test with the provider, in a process of its own. `body` is a closure of the test's
+/// function itself, so that the test is found again ([`path_of`]).
+pub(crate) fn with_provider(body: impl FnOnce(&Libfabric)) {
+    with_provider_and(|_| (), body);
 }
 
 /// As [`with_provider`]. `prepare` changes the start of that process; its result is dropped when
 /// the process has ended.
 pub(crate) fn with_provider_and<T>(
-    name: &str,
     prepare: impl FnOnce(&mut std::process::Command) -> T,
     body: impl FnOnce(&Libfabric),
 ) {
-    with_provider_under(&[], name, prepare, body);
+    with_provider_under(&[], path_of(&body), prepare, body);
 }
 
-/// As [`with_provider_and`]. `tool` is a program with its arguments that runs that process.
+/// The path of the test whose function a closure is in, from the name of the closure's type
+/// (`provider::module::test::{{closure}}`). A run of a test that does not exist fails.
+pub(crate) fn path_of<F>(_: &F) -> &'static str {
+    let (_, path) = std::any::type_name::<F>().split_once("::").expect("a path");
+    path.split("::{{closure}}").next().unwrap_or(path)
+}
+
+/// As [`with_provider_and`], for the test with the path `name`. `tool` is a program with its
+/// arguments that runs that process.
 pub(crate) fn with_provider_under<T>(
     tool: &[&str],
     name: &str,
