@@ -5,7 +5,8 @@ use std::ptr::null_mut;
 
 use crate::common::c::*;
 use crate::common::{
-    AGAIN, Options, Pair, Side, bind, close, control, name_of, with_provider, with_provider_and,
+    AGAIN, Options, Pair, Side, bind, close, control, name_of, with_pair, with_provider,
+    with_provider_and,
 };
 
 fn open(side: &Side, count: usize) -> *mut fid_av {
@@ -34,8 +35,7 @@ fn remove(vector: *mut fid_av, addresses: &mut [fi_addr_t]) -> c_int {
 
 #[test]
 fn a_vector_keeps_peers_that_another_one_removes() {
-    with_provider(|libfabric| {
-        let pair = Pair::open(libfabric, &Options::USUAL);
+    with_pair(&Options::USUAL, |pair| {
         let name = pair.right.name();
         let others = [open(&pair.left, 0), open(&pair.left, 0)];
         for (vector, is_closed) in others.into_iter().zip([false, true]) {
@@ -55,14 +55,12 @@ fn a_vector_keeps_peers_that_another_one_removes() {
             assert_eq!(pair.right_completion().1, pair.to_left);
             assert_eq!(&buffer, b"1234");
         }
-        pair.close(libfabric);
     });
 }
 
 #[test]
 fn endpoints_of_a_domain_have_separate_vectors() {
-    with_provider(|libfabric| {
-        let pair = Pair::open(libfabric, &Options::USUAL);
+    with_pair(&Options::USUAL, |pair| {
         let side = &pair.left;
         let vector = open(side, 0);
         let mut second = null_mut();
@@ -87,7 +85,6 @@ fn endpoints_of_a_domain_have_separate_vectors() {
         assert_ne!(pair.to_right, addresses[2]);
         assert_eq!(buffers, [*b"1234"; 2]);
         assert_eq!((close(second), close(vector)), (0, 0));
-        pair.close(libfabric);
     });
 }
 

@@ -3,7 +3,7 @@
 use std::ptr::null_mut;
 
 use crate::common::c::*;
-use crate::common::{AGAIN, Options, Pair, close, message, piece, rma_message, with_provider};
+use crate::common::{AGAIN, Options, close, message, piece, rma_message, with_pair};
 
 /// Eager, by several packets, and read by the receiver.
 const LENGTHS: [usize; 3] = [64, 60_000, 1 << 20];
@@ -29,8 +29,7 @@ fn expected(kind: u64, data: u64, with_data: bool) -> (u64, u64) {
 
 #[test]
 fn message_data_comes_only_with_its_flag() {
-    with_provider(|libfabric| {
-        let pair = Pair::open(libfabric, &Options::USUAL);
+    with_pair(&Options::USUAL, |pair| {
         let (left, right, no) = (pair.left.endpoint, pair.right.endpoint, null_mut());
         let (source, mut target) = (vec![1_u8; 1 << 20], vec![0_u8; 1 << 20]);
         let into = target.as_mut_ptr().cast();
@@ -77,14 +76,12 @@ fn message_data_comes_only_with_its_flag() {
                 );
             }
         }
-        pair.close(libfabric);
     });
 }
 
 #[test]
 fn write_data_comes_only_with_its_flag() {
-    with_provider(|libfabric| {
-        let pair = Pair::open(libfabric, &Options::USUAL);
+    with_pair(&Options::USUAL, |pair| {
         let (left, source) = (pair.left.endpoint, vec![1_u8; 1 << 20]);
         let mut target = vec![0_u8; 1 << 20];
         let region = pair.right.register(&mut target);
@@ -117,6 +114,5 @@ fn write_data_comes_only_with_its_flag() {
             }
         }
         assert_eq!(close(region), 0);
-        pair.close(libfabric);
     });
 }

@@ -7,7 +7,7 @@ use efa_testing::pattern;
 
 use crate::common::c::*;
 use crate::common::{
-    AGAIN, EINVAL, Libfabric, Options, Pair, Side, bind, close, control, message, piece,
+    AGAIN, EINVAL, Libfabric, Options, Pair, Side, bind, close, control, message, piece, with_pair,
     with_provider, with_provider_and, with_provider_under,
 };
 
@@ -53,8 +53,7 @@ fn send(pair: &Pair, buffer: &[u8], number: usize) -> isize {
 
 #[test]
 fn each_call_sends_and_receives_every_byte() {
-    with_provider(|libfabric| {
-        let pair = Pair::open(libfabric, &DATAGRAMS);
+    with_pair(&DATAGRAMS, |pair| {
         // SAFETY: the info is the side's, with all attributes.
         let (longest, segments) = unsafe {
             let info = &*pair.left.info;
@@ -145,7 +144,6 @@ fn each_call_sends_and_receives_every_byte() {
             Some(AGAIN),
             "injected ones are not reported"
         );
-        pair.close(libfabric);
     });
 }
 
@@ -386,11 +384,10 @@ fn calls_without_datagrams_are_refused() {
 
 #[test]
 fn a_datagram_without_room_fails_its_receive() {
-    with_provider(|libfabric| {
-        let pair = Pair::open(libfabric, &DATAGRAMS);
+    with_pair(&DATAGRAMS, |pair| {
         let mut short = vec![0xdd; PREFIX + 7];
         assert_eq!(receive(&pair.right, &mut short, null_mut(), 3), 0);
-        assert_eq!(send(&pair, &with_prefix(&pattern(8, 8)), 1), 0);
+        assert_eq!(send(pair, &with_prefix(&pattern(8, 8)), 1), 0);
         let failed = pair.right_failure();
         let found = (failed.op_context, failed.flags, failed.err);
         assert_eq!(found, (context(3), FI_MSG | FI_RECV, libc::EMSGSIZE));
@@ -398,17 +395,15 @@ fn a_datagram_without_room_fails_its_receive() {
         let (entry, _) = pair.left_completion();
         assert_eq!(entry.op_context, context(1));
         assert_eq!(receive(&pair.right, &mut short, null_mut(), 4), 0);
-        assert_eq!(send(&pair, &with_prefix(&pattern(7, 7)), 2), 0);
+        assert_eq!(send(pair, &with_prefix(&pattern(7, 7)), 2), 0);
         assert_eq!(pair.right_completion().0.op_context, context(4));
         assert_eq!(short[PREFIX..], pattern(7, 7));
-        pair.close(libfabric);
     });
 }
 
 #[test]
 fn a_full_queue_pushes_back() {
-    with_provider(|libfabric| {
-        let pair = Pair::open(libfabric, &DATAGRAMS);
+    with_pair(&DATAGRAMS, |pair| {
         // SAFETY: the info is the side's, with all attributes.
         let size = unsafe { (*(*pair.right.info).rx_attr).size };
         let mut buffer = vec![0; PREFIX + 8];
@@ -416,10 +411,9 @@ fn a_full_queue_pushes_back() {
             assert_eq!(receive(&pair.right, &mut buffer, null_mut(), number), 0);
         }
         assert_eq!(receive(&pair.right, &mut buffer, null_mut(), 0), AGAIN);
-        assert_eq!(send(&pair, &with_prefix(&pattern(8, 8)), 1), 0);
+        assert_eq!(send(pair, &with_prefix(&pattern(8, 8)), 1), 0);
         assert_eq!(pair.right_completion().0.op_context, context(0));
         assert_eq!(receive(&pair.right, &mut buffer, null_mut(), 0), 0);
-        pair.close(libfabric);
     });
 }
 
@@ -471,18 +465,16 @@ fn a_datagram_is_lost_as_a_whole() {
 
 #[test]
 fn a_datagram_wakes_a_sleeper() {
-    with_provider(|libfabric| {
-        let sleeping = DATAGRAMS.with(|options| options.wait_obj = FI_WAIT_FD);
-        let pair = Pair::open(libfabric, &sleeping);
+    let sleeping = DATAGRAMS.with(|options| options.wait_obj = FI_WAIT_FD);
+    with_pair(&sleeping, |pair| {
         let mut buffer = vec![0; PREFIX + 8];
         assert_eq!(receive(&pair.right, &mut buffer, null_mut(), 5), 0);
         let queue = pair.right.queue;
         let mut waited = fi_cq_tagged_entry::default();
         let nothing = call!(queue => ops.sread((&raw mut waited).cast(), 1, null(), 1));
         assert_eq!(nothing, AGAIN);
-        assert_eq!(send(&pair, &with_prefix(&pattern(8, 8)), 1), 0);
+        assert_eq!(send(pair, &with_prefix(&pattern(8, 8)), 1), 0);
         let one = call!(queue => ops.sread((&raw mut waited).cast(), 1, null(), -1));
         assert_eq!((one, waited.op_context), (1, context(5)));
-        pair.close(libfabric);
     });
 }

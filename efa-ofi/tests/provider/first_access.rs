@@ -4,7 +4,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use crate::common::c::*;
-use crate::common::{AGAIN, Options, Pair, close, with_provider};
+use crate::common::{AGAIN, Options, Pair, close, with_pair, with_provider};
 
 /// Reads and writes that may wait.
 const WAITING: usize = 16;
@@ -15,8 +15,7 @@ fn context(number: usize) -> *mut c_void {
 
 #[test]
 fn first_accesses_start_before_the_peer_answers() {
-    with_provider(|libfabric| {
-        let pair = Pair::open(libfabric, &Options::USUAL);
+    with_pair(&Options::USUAL, |pair| {
         let endpoint = pair.left.endpoint;
         let (mut written, mut read) = ([0_u64; WAITING / 2], [7_u64; WAITING / 2]);
         let (targets, sources) = (
@@ -59,7 +58,6 @@ fn first_accesses_start_before_the_peer_answers() {
             (*written == data).then_some(())
         });
         assert_eq!((close(targets), close(sources)), (0, 0));
-        pair.close(libfabric);
     });
 }
 

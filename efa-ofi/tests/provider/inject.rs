@@ -4,13 +4,14 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use crate::common::c::*;
-use crate::common::{AGAIN, Options, Pair, Side, bind, close, piece, rma_message, with_provider};
+use crate::common::{
+    AGAIN, Options, Pair, Side, bind, close, piece, rma_message, with_pair, with_provider,
+};
 
 #[test]
 fn a_copied_operation_is_reported_once_on_request() {
-    with_provider(|libfabric| {
-        let options = Options::USUAL.with(|options| options.queue_flags = FI_SELECTIVE_COMPLETION);
-        let pair = Pair::open(libfabric, &options);
+    let options = Options::USUAL.with(|options| options.queue_flags = FI_SELECTIVE_COMPLETION);
+    with_pair(&options, |pair| {
         let endpoint = pair.left.endpoint;
         let mut memory = [1_u64, 2];
         let region = pair.right.register(&mut memory);
@@ -67,14 +68,12 @@ fn a_copied_operation_is_reported_once_on_request() {
         });
         assert_eq!(pair.left.read().err(), Some(AGAIN));
         assert_eq!(close(region), 0);
-        pair.close(libfabric);
     });
 }
 
 #[test]
 fn reads_ignore_the_inject_flag() {
-    with_provider(|libfabric| {
-        let pair = Pair::open(libfabric, &Options::USUAL);
+    with_pair(&Options::USUAL, |pair| {
         let endpoint = pair.left.endpoint;
         let mut memory = [7_u64];
         let region = pair.right.register(&mut memory);
@@ -99,7 +98,6 @@ fn reads_ignore_the_inject_flag() {
         assert_eq!(unsafe { context.cast::<u64>().read() }, 7);
         assert_eq!(pair.left.read().err(), Some(AGAIN));
         assert_eq!(close(region), 0);
-        pair.close(libfabric);
     });
 }
 

@@ -9,7 +9,7 @@ use efa_testing::patience::Wait;
 
 use crate::common::c::*;
 use crate::common::{
-    EINVAL, Libfabric, Options, Pair, Side, Threads, bind, close, with_provider,
+    EINVAL, Libfabric, Options, Pair, Side, Threads, bind, close, with_pair, with_provider,
     with_provider_under,
 };
 
@@ -265,8 +265,7 @@ fn nothing_is_lost_whatever_the_order_of_closing() {
 
 #[test]
 fn a_child_process_leaves_its_parent_alone() {
-    with_provider(|libfabric| {
-        let pair = Pair::open(libfabric, &Options::USUAL);
+    with_pair(&Options::USUAL, |pair| {
         let mut buffer = vec![0_u8; 100_000];
         let no = null_mut();
         let to = buffer.as_mut_ptr();
@@ -297,7 +296,6 @@ fn a_child_process_leaves_its_parent_alone() {
             assert_eq!(unsafe { libc::waitpid(child, &mut status, 0) }, child);
             assert_eq!(libc::WEXITSTATUS(status), 7);
         }
-        pair.close(libfabric);
     });
 }
 

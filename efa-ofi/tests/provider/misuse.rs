@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 
 use crate::common::c::*;
 use crate::common::{
-    AGAIN, Options, Pair, Side, bind, close, message, piece, with_provider, with_provider_and,
+    AGAIN, Options, Side, bind, close, message, piece, with_pair, with_provider, with_provider_and,
 };
 
 const EINVAL: c_int = -libc::EINVAL;
@@ -71,8 +71,7 @@ fn an_endpoint_that_lacks_something_says_what() {
 
 #[test]
 fn wrong_arguments_of_operations_are_refused() {
-    with_provider(|libfabric| {
-        let pair = Pair::open(libfabric, &Options::USUAL);
+    with_pair(&Options::USUAL, |pair| {
         let (endpoint, no) = (pair.left.endpoint, null_mut());
         let mut buffer = [0_u8; 8];
         let memory: *mut c_void = buffer.as_mut_ptr().cast();
@@ -115,7 +114,6 @@ fn wrong_arguments_of_operations_are_refused() {
         pair.start(|| call!(endpoint => msg.inject(b"it works".as_ptr().cast(), 8, pair.to_right)));
         pair.right_completion();
         assert_eq!(&buffer, b"it works");
-        pair.close(libfabric);
     });
 }
 

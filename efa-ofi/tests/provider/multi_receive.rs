@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use efa_testing::pattern;
 
 use crate::common::c::*;
-use crate::common::{AGAIN, Options, Pair, message, piece, with_provider};
+use crate::common::{AGAIN, Options, Pair, message, piece, with_pair};
 
 const OPTIONS: Options = Options {
     caps: FI_MSG | FI_TAGGED | FI_MULTI_RECV | FI_SOURCE,
@@ -39,13 +39,12 @@ fn received(pair: &Pair) -> (*mut c_void, usize, usize, bool) {
 
 #[test]
 fn messages_are_packed_down_to_the_minimum() {
-    with_provider(|libfabric| {
-        let pair = Pair::open(libfabric, &OPTIONS);
+    with_pair(&OPTIONS, |pair| {
         // Applications set it on an enabled endpoint, too: MPICH does.
         assert_eq!(pair.right.set_option(FI_OPT_MIN_MULTI_RECV, 40), 0);
         assert_eq!(pair.right.option(FI_OPT_MIN_MULTI_RECV), 40);
         let (mut first, mut second) = ([0xee_u8; 100], [0xee_u8; 100]);
-        let (a, b) = (post(&pair, &mut first), post(&pair, &mut second));
+        let (a, b) = (post(pair, &mut first), post(pair, &mut second));
         // A buffer keeps the value that it was posted with.
         assert_eq!(pair.right.set_option(FI_OPT_MIN_MULTI_RECV, 1), 0);
         let parts = [
@@ -57,7 +56,7 @@ fn messages_are_packed_down_to_the_minimum() {
         ];
         for (number, part) in parts.into_iter().enumerate() {
             pair.send(&pattern(part.2, number as u8), None);
-            assert_eq!(received(&pair), part, "message {number}");
+            assert_eq!(received(pair), part, "message {number}");
         }
         assert_eq!(first[..30], pattern(30, 0));
         assert_eq!(first[30..60], pattern(30, 1));
@@ -72,19 +71,17 @@ fn messages_are_packed_down_to_the_minimum() {
         assert_eq!(failure.flags, FI_RECV | FI_MSG | FI_MULTI_RECV);
         assert_eq!(second[..60], pattern(60, 4));
         assert_eq!(second[60..], pattern(50, 9)[..40]);
-        pair.close(libfabric);
     });
 }
 
 #[test]
 fn messages_that_wait_go_to_the_next_buffers() {
-    with_provider(|libfabric| {
-        let options = Options {
-            // Receives are multi-receives by themselves.
-            rx_op_flags: FI_MULTI_RECV,
-            ..OPTIONS
-        };
-        let pair = Pair::open(libfabric, &options);
+    let options = Options {
+        // Receives are multi-receives by themselves.
+        rx_op_flags: FI_MULTI_RECV,
+        ..OPTIONS
+    };
+    with_pair(&options, |pair| {
         assert_eq!(pair.right.set_option(FI_OPT_MIN_MULTI_RECV, 30), 0);
         let lengths = [10, 20, 30, 40];
         for (number, length) in lengths.into_iter().enumerate() {
@@ -110,24 +107,22 @@ fn messages_that_wait_go_to_the_next_buffers() {
             (b, 0, 40, true),
         ];
         for part in parts {
-            assert_eq!(received(&pair), part);
+            assert_eq!(received(pair), part);
         }
         assert_eq!(first[..10], pattern(10, 0));
         assert_eq!(first[10..30], pattern(20, 1));
         assert_eq!(first[30..60], pattern(30, 2));
         assert_eq!(second[..40], pattern(40, 3));
-        pair.close(libfabric);
     });
 }
 
 #[test]
 fn a_buffer_returns_with_its_last_message() {
-    with_provider(|libfabric| {
-        const LONG: usize = 2 << 20;
-        let pair = Pair::open(libfabric, &OPTIONS);
+    const LONG: usize = 2 << 20;
+    with_pair(&OPTIONS, |pair| {
         assert_eq!(pair.right.set_option(FI_OPT_MIN_MULTI_RECV, 64), 0);
         let mut buffer = vec![0_u8; LONG + 100];
-        let context = post(&pair, &mut buffer);
+        let context = post(pair, &mut buffer);
         // The bytes of the long message come later than its announcement, and than the short
         // message.
         let (long, short) = (pattern(LONG, 1), pattern(50, 2));
@@ -136,7 +131,7 @@ fn a_buffer_returns_with_its_last_message() {
             let (from, length) = (data.as_ptr().cast(), data.len());
             pair.start(|| call!(endpoint => msg.send(from, length, no, to, no)));
         }
-        let mut parts = [received(&pair), received(&pair)];
+        let mut parts = [received(pair), received(pair)];
         assert_eq!(parts.map(|part| part.3), [false, true]);
         parts.sort_unstable();
         assert_eq!(
@@ -149,7 +144,7 @@ fn a_buffer_returns_with_its_last_message() {
         }
 
         // A buffer without received messages is returned at once.
-        let context = post(&pair, &mut buffer);
+        let context = post(pair, &mut buffer);
         assert_eq!(pair.right.cancel(context), 0);
         let failure = pair.right.read_error();
         assert_eq!(
@@ -157,17 +152,15 @@ fn a_buffer_returns_with_its_last_message() {
             (libc::ECANCELED, context)
         );
         assert_eq!(failure.flags, FI_RECV | FI_MSG | FI_MULTI_RECV);
-        pair.close(libfabric);
     });
 }
 
 #[test]
 fn a_failure_comes_behind_what_completed_before_it() {
-    with_provider(|libfabric| {
-        let pair = Pair::open(libfabric, &OPTIONS);
+    with_pair(&OPTIONS, |pair| {
         assert_eq!(pair.right.set_option(FI_OPT_MIN_MULTI_RECV, 64), 0);
         let (mut buffer, mut last) = (vec![0_u8; 4096], [0_u8; 1]);
-        let context = post(&pair, &mut buffer);
+        let context = post(pair, &mut buffer);
         let (right, to, no) = (pair.right.endpoint, last.as_mut_ptr().cast(), null_mut());
         pair.start(|| call!(right => tagged.recv(to, 1, no, FI_ADDR_UNSPEC, 5, 0, no)));
         // The third has no room, and so releases the buffer.
@@ -204,6 +197,5 @@ fn a_failure_comes_behind_what_completed_before_it() {
         assert_ne!(error.flags & FI_MULTI_RECV, 0);
         assert_eq!(call!(queue => ops.read(to, 8)), 1);
         assert_eq!(entries[0].tag, 5);
-        pair.close(libfabric);
     });
 }

@@ -6,7 +6,7 @@ use std::ptr::{null, null_mut};
 
 use crate::common::c::*;
 use crate::common::{
-    Libfabric, Options, Pair, Side, close, control, piece, rma_message, with_provider,
+    Libfabric, Options, Side, close, control, piece, rma_message, with_pair, with_provider,
 };
 
 const ENOSYS: c_int = -libc::ENOSYS;
@@ -322,8 +322,7 @@ unsafe fn newer<F: Copy, T>(table: *const T, index: usize) -> F {
 
 #[test]
 fn addresses_are_looked_up_for_the_processor_only() {
-    with_provider(|libfabric| {
-        let pair = Pair::open(libfabric, &Options::USUAL);
+    with_pair(&Options::USUAL, |pair| {
         let vector = pair.left.vector;
         type Lookup2 = unsafe extern "C" fn(
             *mut fid_av,
@@ -362,7 +361,6 @@ fn addresses_are_looked_up_for_the_processor_only() {
         assert_eq!(lookup(7, 64, 0).0, -libc::EINVAL);
         let (status, found, length) = lookup(pair.to_right, 64, FI_XPU);
         assert_eq!((status, found, length), (ENOSYS, [0; 64], 64));
-        pair.close(libfabric);
     });
 }
 
@@ -446,12 +444,11 @@ fn efa_provider_operations_are_refused_by_name() {
 
 #[test]
 fn a_write_may_be_for_many_per_second() {
-    with_provider(|libfabric| {
-        /// `FI_EFA_WR_HIGH_PPS`.
-        const HIGH_PPS: u64 = 1 << 60;
-        /// A flag of the provider's that there is not.
-        const UNKNOWN: u64 = 1 << 61;
-        let pair = Pair::open(libfabric, &Options::USUAL);
+    /// `FI_EFA_WR_HIGH_PPS`.
+    const HIGH_PPS: u64 = 1 << 60;
+    /// A flag of the provider's that there is not.
+    const UNKNOWN: u64 = 1 << 61;
+    with_pair(&Options::USUAL, |pair| {
         let mut target = [0_u8; 4];
         let region = pair.right.register(&mut target);
         let (endpoint, from) = (pair.left.endpoint, b"data");
@@ -470,6 +467,5 @@ fn a_write_may_be_for_many_per_second() {
         pair.left_completion();
         assert_eq!(&target, from);
         assert_eq!(close(region), 0);
-        pair.close(libfabric);
     });
 }

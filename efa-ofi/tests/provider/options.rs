@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 
 use crate::common::c::*;
 use crate::common::{
-    MAX_MSG_SIZE, Options, Pair, SHARED_MEMORY_PERMITTED, Side, control, with_provider,
+    MAX_MSG_SIZE, Options, SHARED_MEMORY_PERMITTED, Side, control, with_pair, with_provider,
 };
 
 const EINVAL: c_int = -libc::EINVAL;
@@ -119,9 +119,8 @@ fn options_of_the_efa_provider_are_supported() {
 
 #[test]
 fn operation_flags_can_be_changed() {
-    with_provider(|libfabric| {
-        let options = Options::USUAL.with(|options| options.queue_flags = FI_SELECTIVE_COMPLETION);
-        let pair = Pair::open(libfabric, &options);
+    let options = Options::USUAL.with(|options| options.queue_flags = FI_SELECTIVE_COMPLETION);
+    with_pair(&options, |pair| {
         let endpoint = pair.left.endpoint;
         let get = |direction| {
             let mut flags = direction;
@@ -153,7 +152,6 @@ fn operation_flags_can_be_changed() {
         assert_eq!(unknown, -(FI_EBADFLAGS as c_int));
         let mut alias = fi_alias::default();
         assert_eq!(control(endpoint, FI_ALIAS, &mut alias), -libc::ENOSYS);
-        pair.close(libfabric);
     });
 }
 

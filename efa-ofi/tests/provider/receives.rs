@@ -5,7 +5,7 @@ use std::ffi::c_void;
 use std::ptr::null_mut;
 
 use crate::common::c::*;
-use crate::common::{EINVAL, Options, Pair, Side, piece, with_provider};
+use crate::common::{EINVAL, Options, Pair, Side, piece, with_pair, with_provider};
 
 /// Calls `fi_trecvmsg` on the right side for a tag, into a buffer.
 fn receive(pair: &Pair, tag: u64, flags: u64, buffer: &mut [u8], context: *mut c_void) -> isize {
@@ -60,49 +60,46 @@ fn assert_none(pair: &Pair, tag: u64) {
 
 #[test]
 fn a_claimed_message_waits_for_its_receive() {
-    with_provider(|libfabric| {
-        let pair = Pair::open(libfabric, &Options::USUAL);
+    with_pair(&Options::USUAL, |pair| {
         // libfabric requires these structures as contexts.
         let mut contexts = [fi_context::default(), fi_context::default()];
         let [first, second] = contexts
             .each_mut()
             .map(|context| std::ptr::from_mut(context).cast::<c_void>());
         let mut buffer = [0_u8; 16];
-        assert_none(&pair, 5);
-        let nothing = receive(&pair, 5, FI_CLAIM, &mut buffer, first);
+        assert_none(pair, 5);
+        let nothing = receive(pair, 5, FI_CLAIM, &mut buffer, first);
         assert_eq!(nothing, EINVAL, "nothing is claimed");
 
         pair.send(b"first", Some(5));
         pair.send(b"second!", Some(5));
-        assert_eq!(look(&pair, 5, 0, second), 5);
-        assert_eq!(look(&pair, 5, FI_CLAIM, first), 5);
+        assert_eq!(look(pair, 5, 0, second), 5);
+        assert_eq!(look(pair, 5, FI_CLAIM, first), 5);
         // The next one of this tag is the second now.
-        assert_eq!(look(&pair, 5, FI_CLAIM, second), 7);
-        assert_none(&pair, 5);
+        assert_eq!(look(pair, 5, FI_CLAIM, second), 7);
+        assert_none(pair, 5);
         let mut posted = [0_u8; 16];
-        assert_eq!(receive(&pair, 5, 0, &mut posted, null_mut()), 0);
+        assert_eq!(receive(pair, 5, 0, &mut posted, null_mut()), 0);
         for (context, expected) in [(second, &b"second!"[..]), (first, b"first")] {
-            assert_eq!(receive(&pair, 5, FI_CLAIM, &mut buffer, context), 0);
+            assert_eq!(receive(pair, 5, FI_CLAIM, &mut buffer, context), 0);
             let (entry, source) = pair.right_completion();
             assert_eq!((entry.op_context, entry.len), (context, expected.len()));
             assert_eq!((entry.tag, source), (5, pair.to_left));
             assert_eq!(buffer[..entry.len], *expected);
         }
-        let again = receive(&pair, 5, FI_CLAIM, &mut buffer, first);
+        let again = receive(pair, 5, FI_CLAIM, &mut buffer, first);
         assert_eq!(again, EINVAL, "a claim is good for one call");
         pair.send(b"third", Some(5));
         assert_eq!(pair.right_completion().0.op_context, null_mut());
         assert_eq!(posted[..5], *b"third");
-        pair.close(libfabric);
     });
 }
 
 /// As MPICH probes: without memory, and with a request for the data that completions have.
 #[test]
 fn peeking_shows_the_completion_data() {
-    with_provider(|libfabric| {
-        const DATA: u64 = 0x0123_4567_89ab_cdef;
-        let pair = Pair::open(libfabric, &Options::USUAL);
+    const DATA: u64 = 0x0123_4567_89ab_cdef;
+    with_pair(&Options::USUAL, |pair| {
         let mut context = fi_context::default();
         let context = std::ptr::from_mut(&mut context).cast::<c_void>();
         let (from, to, no) = (pair.left.endpoint, pair.to_right, null_mut());
@@ -124,45 +121,39 @@ fn peeking_shows_the_completion_data() {
         });
         assert_eq!((found.flags, found.data, found.len), expected);
         let mut buffer = [0_u8; 4];
-        assert_eq!(receive(&pair, 3, FI_CLAIM, &mut buffer, context), 0);
+        assert_eq!(receive(pair, 3, FI_CLAIM, &mut buffer, context), 0);
         let (entry, _) = pair.right_completion();
         assert_eq!((entry.flags, entry.data, entry.len), expected);
         assert_eq!(buffer, *b"data");
         pair.left_completion();
-        pair.close(libfabric);
     });
 }
 
 #[test]
 fn discarded_messages_are_gone() {
-    with_provider(|libfabric| {
-        let pair = Pair::open(libfabric, &Options::USUAL);
+    with_pair(&Options::USUAL, |pair| {
         let mut context = fi_context::default();
         let context = std::ptr::from_mut(&mut context).cast::<c_void>();
         let data = [1_u8; 20_000];
         for (tag, length) in [(1, 3), (1, 4), (1, 20_000), (2, 6)] {
-            start(&pair, &data[..length], tag);
+            start(pair, &data[..length], tag);
         }
-        assert_eq!(look(&pair, 1, FI_DISCARD, context), 3);
-        assert_eq!(look(&pair, 1, FI_CLAIM, context), 4);
-        assert_eq!(
-            receive(&pair, 1, FI_CLAIM | FI_DISCARD, &mut [], context),
-            0
-        );
+        assert_eq!(look(pair, 1, FI_DISCARD, context), 3);
+        assert_eq!(look(pair, 1, FI_CLAIM, context), 4);
+        assert_eq!(receive(pair, 1, FI_CLAIM | FI_DISCARD, &mut [], context), 0);
         let (entry, source) = pair.right_completion();
         // The discarded message.
         assert_eq!((entry.op_context, entry.len), (context, 4));
         assert_eq!((entry.tag, source), (1, pair.to_left));
         // A message of several packets.
-        assert_eq!(look(&pair, 1, FI_DISCARD, context), 20_000);
-        assert_none(&pair, 1);
+        assert_eq!(look(pair, 1, FI_DISCARD, context), 20_000);
+        assert_none(pair, 1);
         let mut buffer = [0_u8; 8];
-        assert_eq!(receive(&pair, 2, 0, &mut buffer, context), 0);
+        assert_eq!(receive(pair, 2, 0, &mut buffer, context), 0);
         assert_eq!(pair.right_completion().0.len, 6);
         for _ in 0..4 {
             pair.left_completion();
         }
-        pair.close(libfabric);
     });
 }
 
@@ -234,8 +225,7 @@ fn pieces<const N: usize>(memory: &mut [u8], lengths: [usize; N]) -> [iovec; N] 
 
 #[test]
 fn messages_are_gathered_and_scattered_in_all_forms() {
-    with_provider(|libfabric| {
-        let pair = Pair::open(libfabric, &Options::USUAL);
+    with_pair(&Options::USUAL, |pair| {
         let (left, right) = (pair.left.endpoint, pair.right.endpoint);
         let (to, any, no) = (pair.to_right, FI_ADDR_UNSPEC, null_mut());
         // Within a packet, several packets, and read by the receiver.
@@ -317,14 +307,12 @@ fn messages_are_gathered_and_scattered_in_all_forms() {
             call!(right => msg.recvv(list, null_mut(), 5, any, no)),
             EINVAL
         );
-        pair.close(libfabric);
     });
 }
 
 #[test]
 fn a_cancelled_receive_has_its_tag() {
-    with_provider(|libfabric| {
-        let pair = Pair::open(libfabric, &Options::USUAL);
+    with_pair(&Options::USUAL, |pair| {
         let (mut buffer, endpoint) = ([0_u8; 4], pair.right.endpoint);
         let place = buffer.as_mut_ptr().cast();
         let (tag, ignore) = (0x1234_5678_9abc, 0xff);
@@ -335,6 +323,5 @@ fn a_cancelled_receive_has_its_tag() {
         assert_eq!((posted, pair.right.cancel(context)), (0, 0));
         let cancelled = pair.right_failure();
         assert_eq!((cancelled.err, cancelled.tag), (libc::ECANCELED, tag));
-        pair.close(libfabric);
     });
 }

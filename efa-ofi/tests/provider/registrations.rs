@@ -3,15 +3,14 @@
 use std::ptr::null_mut;
 
 use crate::common::c::*;
-use crate::common::{Options, Pair, close, piece, rma_message, with_provider};
+use crate::common::{Options, close, piece, rma_message, with_pair};
 
 /// Shorter and longer than all that is sent without an agreement with the receiver.
 const LENGTHS: [usize; 3] = [64, 60_000, 3 << 20];
 
 #[test]
 fn memory_needs_no_more_than_its_own_use() {
-    with_provider(|libfabric| {
-        let pair = Pair::open(libfabric, &Options::USUAL);
+    with_pair(&Options::USUAL, |pair| {
         let (left, right, no) = (&pair.left, &pair.right, null_mut());
         for length in LENGTHS {
             let mut data = efa_testing::pattern(length, 0);
@@ -81,6 +80,5 @@ fn memory_needs_no_more_than_its_own_use() {
             assert!(buffer == data, "a read of {length} bytes");
             end(regions);
         }
-        pair.close(libfabric);
     });
 }

@@ -4,7 +4,9 @@ use std::ffi::{c_int, c_void};
 use std::ptr::null_mut;
 
 use crate::common::c::*;
-use crate::common::{Libfabric, Options, Pair, Side, Threads, bind, close, control, with_provider};
+use crate::common::{
+    Libfabric, Options, Pair, Side, Threads, bind, close, control, with_pair, with_provider,
+};
 
 const EINVAL: c_int = -libc::EINVAL;
 const NOBODY: [*mut c_void; 0] = [];
@@ -188,8 +190,7 @@ fn poll_sets_name_who_has_news() {
 
 #[test]
 fn poll_sets_refuse_what_they_cannot_poll() {
-    with_provider(|libfabric| {
-        let pair = Pair::open(libfabric, &Options::USUAL);
+    with_pair(&Options::USUAL, |pair| {
         let set = open_poll_set(&pair.right);
         let all = [
             (null_mut(), 0, EINVAL),
@@ -211,7 +212,6 @@ fn poll_sets_refuse_what_they_cannot_poll() {
         let status = call!(pair.right.domain => ops.poll_open(&mut attributes, &mut other));
         assert_eq!((status, other), (EINVAL, null_mut()));
         assert_eq!(close(set), 0);
-        pair.close(libfabric);
     });
 }
 

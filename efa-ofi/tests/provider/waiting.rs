@@ -7,10 +7,7 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::c::*;
-use crate::common::{
-    Libfabric, Options, Pair, Side, Threads, bind, close, control, path_of, with_provider,
-    with_provider_under,
-};
+use crate::common::{Options, Pair, Side, Threads, bind, close, control, with_pair, with_provider};
 
 const AGAIN: c_int = -libc::EAGAIN;
 
@@ -109,23 +106,9 @@ fn asleep<T>(call: impl FnOnce() -> T) -> T {
     result
 }
 
-/// Runs a test with two endpoints that can sleep.
-fn with_sleepers(body: impl FnOnce(&Libfabric, &Pair)) {
-    with_provider_under(
-        &[],
-        path_of(&body),
-        |_| (),
-        |libfabric| {
-            let pair = Pair::open(libfabric, &sleeping());
-            body(libfabric, &pair);
-            pair.close(libfabric);
-        },
-    );
-}
-
 #[test]
 fn descriptors_are_readable_while_something_is_queued() {
-    with_sleepers(|_, pair| {
+    with_pair(&sleeping(), |pair| {
         let (left, right) = (&pair.left, &pair.right);
         let mut buffer = [0; 4];
         // The first message brings the introductions of both sides.
@@ -182,7 +165,7 @@ fn back_and_forth(pair: &Pair, messages: u64, sleep: fn(&Side) -> fi_cq_tagged_e
 
 #[test]
 fn no_wake_up_is_lost() {
-    with_sleepers(|_, pair| {
+    with_pair(&sleeping(), |pair| {
         back_and_forth(pair, 300, |side| {
             read_or_sleep(side, -1).expect("sleeps until there is a completion")
         });
@@ -192,7 +175,7 @@ fn no_wake_up_is_lost() {
 
 #[test]
 fn a_waiting_thread_sleeps() {
-    with_sleepers(|_, pair| {
+    with_pair(&sleeping(), |pair| {
         let status = asleep(|| read_or_sleep(&pair.left, LONG).err());
         assert_eq!(status, Some(AGAIN as isize));
     });
@@ -200,7 +183,7 @@ fn a_waiting_thread_sleeps() {
 
 #[test]
 fn a_signal_wakes_who_sleeps_on_a_queue() {
-    with_sleepers(|_, pair| {
+    with_pair(&sleeping(), |pair| {
         let shared = Threads(&pair.left);
         thread::scope(|scope| {
             let sleeper = scope.spawn(move || read_or_sleep(shared.get(), -1).err());
@@ -219,7 +202,7 @@ fn a_signal_wakes_who_sleeps_on_a_queue() {
 
 #[test]
 fn completions_within_a_call_wake_another_thread() {
-    with_sleepers(|_, pair| {
+    with_pair(&sleeping(), |pair| {
         for tag in 0..20 {
             // An unexpected message: the receive completes when it is posted.
             inject(&pair.left, pair.to_right, b"1234", tag);
@@ -258,9 +241,8 @@ fn completions_within_a_call_wake_another_thread() {
 
 #[test]
 fn calls_wait_for_the_requested_completions() {
-    with_provider(|libfabric| {
-        let options = sleeping().with(|options| options.wait_cond = FI_CQ_COND_THRESHOLD);
-        let pair = Pair::open(libfabric, &options);
+    let options = sleeping().with(|options| options.wait_cond = FI_CQ_COND_THRESHOLD);
+    with_pair(&options, |pair| {
         let mut buffers = [[0; 4]; 5];
         for (tag, buffer) in buffers.iter_mut().enumerate() {
             post(&pair.right, pair.to_left, buffer, tag as u64);
@@ -293,7 +275,6 @@ fn calls_wait_for_the_requested_completions() {
             }
         }
         assert_eq!(fewer, 2);
-        pair.close(libfabric);
     });
 }
 

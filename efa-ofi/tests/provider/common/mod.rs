@@ -29,6 +29,17 @@ pub(crate) fn with_provider(body: impl FnOnce(&Libfabric)) {
     with_provider_and(|_| (), body);
 }
 
+/// As [`with_provider`], with two endpoints.
+pub(crate) fn with_pair(options: &Options, body: impl FnOnce(&Pair)) {
+    let name = path_of(&body);
+    let open = |libfabric: &Libfabric| {
+        let pair = Pair::open(libfabric, options);
+        body(&pair);
+        pair.close(libfabric);
+    };
+    with_provider_under(&[], name, |_| (), open);
+}
+
 /// As [`with_provider`]. `prepare` changes the start of that process; its result is dropped when
 /// the process has ended.
 pub(crate) fn with_provider_and<T>(
