@@ -5,8 +5,8 @@ use efa_core::endpoint::*;
 use efa_core::nic::{Access, DeviceCaps, Status};
 use efa_core::wire::{
     AtomicDatatype, AtomicOp, Cts, EagerRtm, ExtraFeatures, Header, LongctsRtm, LongctsRtw,
-    LongreadRtm, LongreadRtw, MediumRtm, MsgId, OpeType, PeerError, RecvId, Repr, RmaIov, RmaIovs,
-    Rtr, RuntreadRtm, SendId,
+    LongreadRtm, LongreadRtw, MediumRtm, MsgId, OpeType, PeerError, Repr, RmaIov, RmaIovs, Rtr,
+    RuntreadRtm, SendId,
 };
 use efa_testing::nic::MEMORY;
 
@@ -701,15 +701,7 @@ fn broken_off_messages_are_reported_and_order_continues() {
             if subprotocol == Subprotocol::LongCts {
                 let (_, send_id) = start(&mut script, peer, subprotocol);
                 op_id = 99;
-                let connid = script.connid();
-                let cts = Cts {
-                    send_id: SendId(send_id),
-                    recv_id: RecvId(op_id),
-                    recv_length: 500,
-                    connid,
-                    ..Cts::default()
-                };
-                script.send(&cts, &[]);
+                script.grant(SendId(send_id), op_id, 500);
             } else {
                 let length = match subprotocol {
                     Subprotocol::Eager => 100,
@@ -810,15 +802,7 @@ fn failed_writes_are_not_reported_to_peers() {
             other => panic!("{other:?}"),
         });
         let Some(send_id) = long else { continue };
-        let connid = script.connid();
-        let cts = Cts {
-            send_id,
-            recv_id: RecvId(99),
-            recv_length: 500,
-            connid,
-            ..Cts::default()
-        };
-        script.send(&cts, &[]);
+        script.grant(send_id, 99, 500);
         script.network.fail(0, Status::RemoteBadStatus);
         script.progress();
         assert_eq!(script.error().context, 1);

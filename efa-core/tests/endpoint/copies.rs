@@ -2,9 +2,7 @@
 
 use efa_core::endpoint::*;
 use efa_core::nic::{Access, UserSlice};
-use efa_core::wire::{
-    Cts, ExtraFeatures, LongctsRtm, LongreadRtm, RecvId, RmaIov, RmaIovs, SendId,
-};
+use efa_core::wire::{ExtraFeatures, LongctsRtm, LongreadRtm, RmaIov, RmaIovs, SendId};
 
 use crate::script::{MODERN, Script, announced, config, peer_memory, traits_with};
 use efa_testing::nic::MEMORY;
@@ -58,19 +56,8 @@ fn registered_memory_is_gathered_other_copied_once() {
         let (mut script, peer, memory) = self::script(registered);
         send(&mut script, peer, &part(memory, 9000));
         let send_id = script.expect_header::<LongctsRtm>().send_id;
-        let connid = script.connid();
         let sent = copied(&script, Protocol::LongCts).0;
-        let recv_length = 9000 - 4068;
-        script.send(
-            &Cts {
-                connid,
-                send_id,
-                recv_id: RecvId(1),
-                recv_length,
-                ..Cts::default()
-            },
-            &[],
-        );
+        script.grant(send_id, 1, 9000 - 4068);
         assert_eq!(sent, copies(4068));
         let (sent, _, long) = copied(&script, Protocol::LongCts);
         // The last piece is short, and cheaper to copy than to gather.

@@ -5,8 +5,8 @@ use efa_core::nic::Domain;
 use efa_core::wire::{
     AtomRsp, AtomicDatatype, AtomicOp, Connid, Cts, CtsData, EagerRtm, EagerRtw, ExtraFeatures,
     ExtraInfo, Handshake, Header, LongctsRtm, MediumRtm, MsgId, PacketType, RawAddressHeader,
-    ReadNack, Receipt, RecvId, Repr, ReqFlags, ReqOptions, RmaIov, RmaIovs, Rta, RtaKind,
-    RuntreadRtm, SendId,
+    ReadNack, Receipt, Repr, ReqFlags, ReqOptions, RmaIov, RmaIovs, Rta, RtaKind, RuntreadRtm,
+    SendId,
 };
 
 use crate::script::{
@@ -415,20 +415,12 @@ fn many_long_messages_share_their_windows_fairly() {
             } = script.expect_header();
             assert_eq!(send_id, SendId(100 + number as u32));
             assert_eq!(granted, (*left).min(2 * (1024 - 32)));
-            let connid = script.connid();
             let mut rest = granted;
             while rest > 0 {
                 let length = rest.min(900);
-                let data = efa_core::wire::CtsData {
-                    recv_id,
-                    seg_length: length,
-                    seg_offset: 10_000 - *left,
-                    connid,
-                    ..efa_core::wire::CtsData::default()
-                };
+                script.send_data(recv_id, 10_000 - *left, &vec![7; length as usize]);
                 *left -= length;
                 rest -= length;
-                script.send(&data, &vec![7; length as usize]);
             }
         }
     }
@@ -443,17 +435,7 @@ fn granted_data_waits_for_the_handshake() {
     let peer = script.insert_peer();
     script.send_message(peer, 3000, 1);
     let send_id = script.expect_header::<LongctsRtm>().send_id;
-    let connid = script.connid();
-    script.send(
-        &Cts {
-            connid,
-            send_id,
-            recv_id: RecvId(3),
-            recv_length: 1000,
-            ..Cts::default()
-        },
-        &[],
-    );
+    script.grant(send_id, 3, 1000);
     script.expect_handshake();
     script.expect_silence();
     script.shake_hands(ExtraFeatures::CONNID_HEADER);

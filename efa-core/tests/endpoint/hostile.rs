@@ -96,33 +96,23 @@ fn operations_reject_other_peers_and_stale_packets() {
     let (mut script, peer) = connected();
     script.send_message(peer, 3000, 1);
     let send_id = script.expect_header::<LongctsRtm>().send_id;
-    let cts = |connid| Cts {
-        connid,
-        send_id,
-        recv_id: RecvId(3),
-        recv_length: 100,
-        ..Cts::default()
-    };
     // Another endpoint of the same host guesses the id.
     let other = script.insert_other_peer();
     let address = script.dut.lookup_address(other).unwrap();
     let mut source = script.source();
     source.qpn = address.qpn;
-    script.inject_from(source, &cts(Some(address.qkey.into())).to_packet(&[]));
+    let guess = Cts {
+        connid: Some(address.qkey.into()),
+        ..script.cts(send_id, 3, 100)
+    };
+    script.inject_from(source, &guess.to_packet(&[]));
     assert_eq!(
         script.refusal(),
         PacketError::StaleOperation { id: send_id.0 }
     );
     // The right one requests more than there is, or nothing.
-    let connid = script.connid();
     for recv_length in [0, 3001, u64::MAX] {
-        script.send(
-            &Cts {
-                recv_length,
-                ..cts(connid)
-            },
-            &[],
-        );
+        script.grant(send_id, 3, recv_length);
         assert_eq!(script.refusal(), PacketError::SizeMismatch);
     }
     // Handshakes of the other peer are not tested here.
@@ -130,13 +120,7 @@ fn operations_reject_other_peers_and_stale_packets() {
     let mut left = 3000 - 1024 + u64::from(script.long_cts_header());
     while left > 0 {
         let window = left.min(500);
-        script.send(
-            &Cts {
-                recv_length: window,
-                ..cts(connid)
-            },
-            &[],
-        );
+        script.grant(send_id, 3, window);
         let data = script.expect_header::<CtsData>();
         assert_eq!(data.seg_offset, 3000 - left);
         assert_eq!(data.recv_id, RecvId(3));
@@ -148,7 +132,7 @@ fn operations_reject_other_peers_and_stale_packets() {
     assert_eq!(script.completion().context, 1);
     // The same when another operation has reused its slot.
     for _ in 0..2 {
-        script.send(&cts(connid), &[]);
+        script.grant(send_id, 3, 100);
         assert_eq!(
             script.refusal(),
             PacketError::StaleOperation { id: send_id.0 }
@@ -191,27 +175,20 @@ fn data_that_was_not_granted_ends_the_receive() {
         assert!(cts.flags.is_empty());
         cts.recv_id
     };
-    let data = |script: &Script, recv_id, seg_offset, length: usize| CtsData {
-        recv_id,
-        seg_length: length as u64,
-        seg_offset,
-        connid: script.connid(),
-        ..CtsData::default()
-    };
     // One byte more than was granted.
     let recv_id = receive(&mut script, 0);
-    script.send(&data(&script, recv_id, 96, 992), &[2; 992]);
-    script.send(&data(&script, recv_id, 96 + 992, 500), &[2; 500]);
-    script.send(&data(&script, recv_id, 96 + 1492, 493), &[2; 493]);
+    script.send_data(recv_id, 96, &[2; 992]);
+    script.send_data(recv_id, 96 + 992, &[2; 500]);
+    script.send_data(recv_id, 96 + 1492, &[2; 493]);
     assert_eq!(script.refusal(), PacketError::SizeMismatch);
     assert_eq!(script.error().failure.errno, Errno::EIO);
     // Beyond the end of the message.
     let recv_id = receive(&mut script, 1);
-    script.send(&data(&script, recv_id, 4000, 97), &[2; 97]);
+    script.send_data(recv_id, 4000, &[2; 97]);
     assert_eq!(script.refusal(), PacketError::SizeMismatch);
     assert_eq!(script.error().failure.errno, Errno::EIO);
     // The old operation has ended.
-    script.send(&data(&script, recv_id, 96, 8), &[2; 8]);
+    script.send_data(recv_id, 96, &[2; 8]);
     assert_eq!(
         script.refusal(),
         PacketError::StaleOperation { id: recv_id.0 }

@@ -3,9 +3,9 @@
 use efa_core::endpoint::*;
 use efa_core::nic::{Access, NicError};
 use efa_core::wire::{
-    Cts, CtsData, CtsFlags, ExtraFeatures, Header, LongctsRtm, LongreadRtm, LongreadRtw, MsgId,
-    PacketType, ReadNack, ReadRsp, Receipt, RecvId, ReqFlags, ReqOptions, RmaIov, RmaIovs,
-    RuntreadRtm, SendId,
+    Cts, CtsData, CtsFlags, ExtraFeatures, Header, LongctsRtm, LongctsRtw, LongreadRtm,
+    LongreadRtw, MsgId, PacketType, ReadNack, ReadRsp, Receipt, RecvId, ReqFlags, ReqOptions,
+    RmaIov, RmaIovs, Rtr, RuntreadRtm, SendId,
 };
 
 use crate::script::{
@@ -40,23 +40,13 @@ fn expect_nack(script: &mut Script) -> RecvId {
 
 /// Grants all missing data and returns the packets that arrived, each with offset and length.
 fn take_data(script: &mut Script, send_id: SendId, recv_length: u64) -> Vec<(u64, u64)> {
-    let cts = Cts {
-        connid: script.connid(),
-        send_id,
-        recv_id: RecvId(3),
-        recv_length,
-        ..Cts::default()
-    };
-    script.send(&cts, &[]);
+    script.grant(send_id, 3, recv_length);
     let mut parts = Vec::new();
     let mut left = recv_length;
     while left > 0 {
-        let part = script.expect(|packet| match packet.header {
-            Header::CtsData(data) => (data.seg_offset, data.seg_length),
-            other => panic!("{other:?}"),
-        });
-        left -= part.1;
-        parts.push(part);
+        let part = script.expect_header::<CtsData>();
+        left -= part.seg_length;
+        parts.push((part.seg_offset, part.seg_length));
     }
     parts
 }
@@ -98,14 +88,7 @@ fn the_answer_to_a_nack_takes_no_turn() {
         let (id, granted) = (cts.recv_id, cts.recv_length as usize);
         assert_eq!(id, recv_id);
         for part in vec![5; granted].chunks(900) {
-            let data = CtsData {
-                recv_id,
-                seg_length: part.len() as u64,
-                seg_offset: offset as u64,
-                connid: script.connid(),
-                ..CtsData::default()
-            };
-            script.send(&data, part);
+            script.send_data(recv_id, offset as u64, part);
             offset += part.len();
         }
     }
@@ -316,13 +299,9 @@ fn a_refused_send_goes_on_behind_its_runt() {
     let mut runt = 0;
     let mut send_id = SendId(0);
     while runt < 1500 {
-        (send_id, runt) = script.expect(|packet| match &packet.header {
-            Header::RuntreadRtm(header) => {
-                assert_eq!((header.seg_offset, header.runt_length), (runt, 1500));
-                (header.send_id, runt + packet.payload.length as u64)
-            }
-            other => panic!("{other:?}"),
-        });
+        let (header, length) = script.expect_carrying::<RuntreadRtm>();
+        assert_eq!((header.seg_offset, header.runt_length), (runt, 1500));
+        (send_id, runt) = (header.send_id, runt + length);
     }
     refuse(&mut script, send_id);
     let send_id = expect_answer(&mut script, PacketType::LongctsMsgRtm);
@@ -371,18 +350,13 @@ fn a_refused_write_starts_afresh_with_data() {
         .unwrap();
     let send_id = script.expect_header::<LongreadRtw>().send_id;
     refuse(&mut script, send_id);
-    let (send_id, sent) = script.expect(|packet| match &packet.header {
-        Header::LongctsRtw(long) => {
-            assert!(!long.options.flags.contains(ReqFlags::READ_NACK));
-            assert_eq!(long.options.cq_data, Some(7));
-            assert_eq!(long.msg_length, LENGTH as u64);
-            assert!(packet.payload.length > 0);
-            (long.send_id, packet.payload.length as u64)
-        }
-        other => panic!("{other:?}"),
-    });
+    let (long, sent) = script.expect_carrying::<LongctsRtw>();
+    assert!(!long.options.flags.contains(ReqFlags::READ_NACK));
+    assert_eq!(long.options.cq_data, Some(7));
+    assert_eq!(long.msg_length, LENGTH as u64);
+    assert!(sent > 0);
     let left = LENGTH as u64 - sent;
-    expect_contiguous(&take_data(&mut script, send_id, left), sent);
+    expect_contiguous(&take_data(&mut script, long.send_id, left), sent);
     assert_eq!(script.completion().context, 1);
 }
 
@@ -393,28 +367,18 @@ fn windows_of_an_emulated_read_are_marked() {
     script
         .read(peer, memory(0, LENGTH), &remote(LENGTH), 1)
         .unwrap();
-    let (recv_id, window) = script.expect(|packet| match &packet.header {
-        Header::Rtr(rtr) => (rtr.recv_id, u64::from(rtr.recv_length)),
-        other => panic!("{other:?}"),
-    });
+    let rtr = script.expect_header::<Rtr>();
+    let (recv_id, window) = (rtr.recv_id, u64::from(rtr.recv_length));
     assert_eq!(window, 2 * (1024 - 32));
-    let connid = script.connid();
     let first = ReadRsp {
-        connid,
+        connid: script.connid(),
         recv_id,
         send_id: SendId(9),
         seg_length: 1000,
         ..ReadRsp::default()
     };
     script.send(&first, &[1; 1000]);
-    let rest = CtsData {
-        recv_id,
-        seg_length: window - 1000,
-        seg_offset: 1000,
-        connid,
-        ..CtsData::default()
-    };
-    script.send(&rest, &vec![1; window as usize - 1000]);
+    script.send_data(recv_id, 1000, &vec![1; window as usize - 1000]);
     let cts = script.expect_header::<Cts>();
     assert_eq!(cts.flags & CtsFlags::EMULATED_READ, CtsFlags::EMULATED_READ);
     assert_eq!((cts.send_id, cts.recv_id), (SendId(9), recv_id));

@@ -216,14 +216,7 @@ fn a_discarded_long_message_is_fully_served() {
     let (claim, _) = script.dut.claim(SourceFilter::Any, None).unwrap();
     script.dut.discard(claim).unwrap();
     let recv_id = script.expect_header::<Cts>().recv_id;
-    let data = efa_core::wire::CtsData {
-        recv_id,
-        seg_length: 500,
-        seg_offset: 500,
-        connid: script.connid(),
-        ..efa_core::wire::CtsData::default()
-    };
-    script.send(&data, &[2; 500]);
+    script.send_data(recv_id, 500, &[2; 500]);
     let receipt = script.expect_header::<Receipt>().send_id;
     assert_eq!(receipt, SendId(3));
     script.expect_no_completion();

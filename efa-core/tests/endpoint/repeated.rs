@@ -8,9 +8,8 @@ use efa_core::endpoint::*;
 use efa_core::nic::Access;
 use efa_core::wire::{
     AtomRsp, AtomicDatatype, AtomicOp, Cts, CtsData, EagerRtw, Eor, ExtraFeatures, Header,
-    LongctsRtm, LongctsRtw, LongreadRtm, LongreadRtw, MediumRtm, MsgId, Packet, ReadNack, ReadRsp,
-    Receipt, RecvId, Repr, ReqFlags, RmaIov, RmaIovs, Rta, RtaKind, Rtr, RtrKind, RuntreadRtm,
-    SendId,
+    LongctsRtm, LongctsRtw, LongreadRtm, LongreadRtw, MediumRtm, MsgId, ReadNack, ReadRsp, Receipt,
+    RecvId, Repr, ReqFlags, RmaIov, RmaIovs, Rta, RtaKind, Rtr, RtrKind, RuntreadRtm, SendId,
 };
 
 use crate::script::{MODERN, Script, config, memory, peer_memory, traits, traits_with};
@@ -127,13 +126,7 @@ impl Peer {
             order[..pair].reverse();
             for (count, start) in (1..).zip(order) {
                 let length = 300.min(offset + window - start);
-                let data = CtsData {
-                    recv_id,
-                    seg_length: length,
-                    seg_offset: start,
-                    connid: self.script.connid(),
-                    ..CtsData::default()
-                };
+                let data = self.script.data(recv_id, start, length);
                 let bytes = pattern(start, length);
                 let is_last = count == starts.len() && offset + window == end;
                 self.says(
@@ -156,13 +149,7 @@ impl Peer {
     fn grants(&mut self, send_id: SendId, mut sent: u64, length: u64) {
         while sent < length {
             let window = 1000.min(length - sent);
-            let cts = Cts {
-                connid: self.script.connid(),
-                send_id,
-                recv_id: RecvId(self.id),
-                recv_length: window,
-                ..Cts::default()
-            };
+            let cts = self.script.cts(send_id, self.id, window);
             let reason = PacketError::UnexpectedWindow { id: send_id.0 };
             self.says(&cts, &[], Refused(reason));
             let end = sent + window;
@@ -571,10 +558,8 @@ fn answers_to_reads_and_atomics() {
                     1,
                 )
                 .unwrap();
-            let (recv_id, granted) = peer.script.expect(|packet| match packet.header {
-                Header::Rtr(rtr) => (rtr.recv_id, u64::from(rtr.recv_length)),
-                other => panic!("{other:?}"),
-            });
+            let rtr = peer.script.expect_header::<Rtr>();
+            let (recv_id, granted) = (rtr.recv_id, u64::from(rtr.recv_length));
             let first = granted.min(900);
             let response = ReadRsp {
                 connid,
@@ -587,13 +572,7 @@ fn answers_to_reads_and_atomics() {
             // The rest of the first window.
             let mut offset = first;
             while offset < granted {
-                let data = CtsData {
-                    recv_id,
-                    seg_length: 900.min(granted - offset),
-                    seg_offset: offset,
-                    connid,
-                    ..CtsData::default()
-                };
+                let data = peer.script.data(recv_id, offset, 900.min(granted - offset));
                 let bytes = pattern(offset, data.seg_length);
                 let reason = PacketError::RepeatedData { offset };
                 peer.says(&data, &bytes, Refused(reason));
@@ -644,34 +623,24 @@ fn data_stays_with_one_operation_of_a_peer() {
     let mut peer = Peer::new(3, false);
     let none = OperationFlags::empty();
     peer.script.try_send(peer.peer, 3000, none, 1).unwrap();
-    let (send_id, sent) = peer.script.expect(|packet| match packet.header {
-        Header::LongctsRtm(long) => (long.send_id, packet.payload.length as u64),
-        other => panic!("{other:?}"),
-    });
-    let cts = |peer: &Peer, recv_id, recv_length| Cts {
-        connid: peer.script.connid(),
-        send_id,
-        recv_id: RecvId(recv_id),
-        recv_length,
-        ..Cts::default()
-    };
-    let window = cts(&peer, 3, 500);
+    let (LongctsRtm { send_id, .. }, sent) = peer.script.expect_carrying();
+    let window = peer.script.cts(send_id, 3, 500);
     peer.says(&window, &[], Unknown);
-    let data = |packet: &Packet| match packet.header {
-        Header::CtsData(data) => (data.recv_id, data.seg_offset, data.seg_length),
-        other => panic!("{other:?}"),
+    let data = |peer: &mut Peer| {
+        let data = peer.script.expect_header::<CtsData>();
+        (data.recv_id, data.seg_offset, data.seg_length)
     };
-    assert_eq!(peer.script.expect(data), (RecvId(3), sent, 500));
-    peer.script.send(&cts(&peer, 4, 500), &[]);
+    assert_eq!(data(&mut peer), (RecvId(3), sent, 500));
+    peer.script.grant(send_id, 4, 500);
     let reason = PacketError::UnexpectedWindow { id: send_id.0 };
     assert_eq!(peer.script.refusal(), reason);
     peer.script.expect_silence();
     let rest = 3000 - sent - 500;
-    let window = cts(&peer, 3, rest);
+    let window = peer.script.cts(send_id, 3, rest);
     peer.says(&window, &[], Unknown);
     let mut at = sent + 500;
     while at < 3000 {
-        let (recv_id, offset, length) = peer.script.expect(data);
+        let (recv_id, offset, length) = data(&mut peer);
         assert_eq!((recv_id, offset), (RecvId(3), at));
         at += length;
     }

@@ -4,7 +4,7 @@
 use efa_core::endpoint::*;
 use efa_core::nic::Domain;
 use efa_core::wire::{
-    AtomicDatatype, AtomicOp, Cts, CtsData, ExtraFeatures, Header, LongctsRtm, MsgId, PacketType,
+    AtomicDatatype, AtomicOp, CtsData, ExtraFeatures, Header, LongctsRtm, MsgId, PacketType,
     RecvId, Rtr, RtrKind, SendId,
 };
 
@@ -131,14 +131,7 @@ fn messages_go_in_one_packet_or_in_segments() {
 /// Grants `recv_length` bytes of the send, and returns where its data comes: offset and length of
 /// each packet.
 fn grant(script: &mut Script, send_id: SendId, recv_length: u64) -> Vec<CtsData> {
-    let cts = Cts {
-        connid: script.connid(),
-        send_id,
-        recv_id: RecvId(0x8123_4567),
-        recv_length,
-        ..Cts::default()
-    };
-    script.send(&cts, &[]);
+    script.grant(send_id, 0x8123_4567, recv_length);
     let mut came = Vec::new();
     while script.network.flights() > 0 {
         came.push(script.expect_header::<CtsData>());

@@ -6,7 +6,8 @@ use efa_core::address::RawAddress;
 use efa_core::endpoint::*;
 use efa_core::nic::{DeviceCaps, RemoteKey, Source, UserSlice};
 use efa_core::wire::{
-    Connid, EagerRtm, ExtraFeatures, Handshake, Header, MediumRtm, MsgId, Packet, Repr, ReqOptions,
+    Connid, Cts, CtsData, EagerRtm, ExtraFeatures, Handshake, Header, MediumRtm, MsgId, Packet,
+    RecvId, Repr, ReqOptions, SendId,
 };
 
 use efa_testing::nic::{DeviceTraits, MEMORY, Network, NetworkNic};
@@ -167,6 +168,41 @@ impl Script {
         }
     }
 
+    /// A CTS for the endpoint's operation `send_id`.
+    pub(crate) fn cts(&self, send_id: SendId, recv_id: u32, recv_length: u64) -> Cts {
+        Cts {
+            connid: self.connid(),
+            send_id,
+            recv_id: RecvId(recv_id),
+            recv_length,
+            ..Cts::default()
+        }
+    }
+
+    /// The peer grants data of the endpoint's operation `send_id`.
+    pub(crate) fn grant(&mut self, send_id: SendId, recv_id: u32, recv_length: u64) {
+        self.send(&self.cts(send_id, recv_id, recv_length), &[]);
+    }
+
+    /// Data for the endpoint's operation `recv_id`.
+    pub(crate) fn data(&self, recv_id: RecvId, seg_offset: u64, seg_length: u64) -> CtsData {
+        CtsData {
+            recv_id,
+            seg_length,
+            seg_offset,
+            connid: self.connid(),
+            ..CtsData::default()
+        }
+    }
+
+    /// The peer sends data that the endpoint has granted.
+    pub(crate) fn send_data(&mut self, recv_id: RecvId, seg_offset: u64, payload: &[u8]) {
+        self.send(
+            &self.data(recv_id, seg_offset, payload.len() as u64),
+            payload,
+        );
+    }
+
     /// Takes the oldest packet that the endpoint sent.
     pub(crate) fn sent(&mut self) -> Vec<u8> {
         self.progress();
@@ -193,6 +229,15 @@ impl Script {
     pub(crate) fn expect_header<T: TryFrom<Header, Error = Header> + Debug>(&mut self) -> T {
         let header = self.expect(|packet| packet.header);
         T::try_from(header).unwrap()
+    }
+
+    /// As [`Script::expect_header`], with the length of the payload.
+    pub(crate) fn expect_carrying<T>(&mut self) -> (T, u64)
+    where
+        T: TryFrom<Header, Error = Header> + Debug,
+    {
+        let (header, payload) = self.expect(|packet| (packet.header, packet.payload.length));
+        (T::try_from(header).unwrap(), payload as u64)
     }
 
     pub(crate) fn expect_handshake(&mut self) {

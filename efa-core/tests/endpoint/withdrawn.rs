@@ -3,8 +3,8 @@
 use efa_core::endpoint::*;
 use efa_core::nic::{Access, Region, Status};
 use efa_core::wire::{
-    Cts, CtsData, LongctsRtw, LongreadRtw, PacketType, ReadRsp, RecvId, RmaIov, RmaIovs, Rtr,
-    RtrKind, SendId,
+    Cts, LongctsRtw, LongreadRtw, PacketType, ReadRsp, RecvId, RmaIov, RmaIovs, Rtr, RtrKind,
+    SendId,
 };
 
 use crate::script::{Script, connected, memory};
@@ -30,17 +30,6 @@ fn begin_write(script: &mut Script, region: Region) -> RecvId {
     script.expect_header::<Cts>().recv_id
 }
 
-fn send_data(script: &mut Script, recv_id: RecvId) {
-    let data = CtsData {
-        recv_id,
-        seg_length: 500,
-        seg_offset: 100,
-        connid: script.connid(),
-        ..CtsData::default()
-    };
-    script.send(&data, &[2; 500]);
-}
-
 fn expect_failure(script: &mut Script, request: PacketType) {
     match script.dut.poll_event() {
         Some(Event::RemoteOperationFailed {
@@ -62,7 +51,7 @@ fn a_deregistered_target_is_not_written_any_more() {
     let recv_id = begin_write(&mut script, region);
     script.dut.deregister(region).unwrap();
     expect_failure(&mut script, PacketType::DcLongctsRtw);
-    send_data(&mut script, recv_id);
+    script.send_data(recv_id, 100, &[2; 500]);
     assert_eq!(
         script.refusal(),
         PacketError::StaleOperation { id: recv_id.0 }
@@ -79,7 +68,7 @@ fn targets_covered_by_another_registration_are_written() {
     let other = expose(&mut script);
     let recv_id = begin_write(&mut script, other);
     script.dut.deregister(region).unwrap();
-    send_data(&mut script, recv_id);
+    script.send_data(recv_id, 100, &[2; 500]);
     assert_eq!(script.dut.poll_event(), None);
     assert_eq!(script.network.memory(0, MEMORY + 100, 1), [2]);
 }
@@ -100,14 +89,7 @@ fn a_deregistered_source_is_not_read_any_more() {
     script.send(&read, &[]);
     let send_id = script.expect_header::<ReadRsp>().send_id;
     script.dut.deregister(region).unwrap();
-    let cts = Cts {
-        connid: script.connid(),
-        send_id,
-        recv_id: RecvId(7),
-        recv_length: 1000,
-        ..Cts::default()
-    };
-    script.send(&cts, &[]);
+    script.grant(send_id, 7, 1000);
     assert_eq!(
         script.refusal(),
         PacketError::StaleOperation { id: send_id.0 }
