@@ -414,8 +414,7 @@ fn an_operation_of_another_message_is_not_touched() {
     script.abandon(0, send_ids[1], OpeType::RXE);
     assert_eq!(script.error().context, 2);
     script.abandon(0, send_ids[1], OpeType::RXE);
-    let reason = PacketError::StaleOperation { id: send_ids[1] };
-    assert_eq!(script.refusal(), reason);
+    script.expect_refusal(PacketError::StaleOperation { id: send_ids[1] });
     // The sides are not taken for each other.
     script.abandon(1, send_ids[1], OpeType::TXE);
     assert_eq!(script.error().context, 1, "the receive of message 1");
@@ -483,8 +482,7 @@ fn messages_beyond_the_window_are_refused_without_disconnecting() {
     let msg_id = config().reorder_window;
     script.abandon(msg_id, PeerError::NO_OP, OpeType::TXE);
     let expected = 0;
-    let reason = PacketError::BeyondWindow { msg_id, expected };
-    assert_eq!(script.refusal(), reason);
+    script.expect_refusal(PacketError::BeyondWindow { msg_id, expected });
     script.recv(0, 100, 7);
     script.begin(Subprotocol::Eager, 0);
     assert_eq!(script.completion().context, 7);
@@ -522,8 +520,7 @@ fn sends_fail_with_the_receivers_reason_everywhere() {
             assert_eq!((entry.context, entry.failure), (1, OF_PEER));
             script.expect_nothing_left();
             script.abandon(msg_id, op_id, OpeType::RXE);
-            let reason = PacketError::StaleOperation { id: op_id };
-            assert_eq!(script.refusal(), reason);
+            script.expect_refusal(PacketError::StaleOperation { id: op_id });
             // The next one is not affected.
             script.send_message(peer, 8, 2);
             assert_eq!(script.expect_request().0, msg_id + 1);
@@ -599,13 +596,13 @@ fn named_writes_reads_atomics_continue_with_an_event() {
         (0, written, OpeType::TXE),
     ] {
         script.abandon(msg_id, id, side);
-        assert_eq!(script.refusal(), PacketError::NoMessage { id });
+        script.expect_refusal(PacketError::NoMessage { id });
         script.expect_no_completion();
     }
     // Nor is an atomic found by its message id.
     script.abandon(msg_id, PeerError::NO_OP, OpeType::RXE);
     let id = PeerError::NO_OP;
-    assert_eq!(script.refusal(), PacketError::StaleOperation { id });
+    script.expect_refusal(PacketError::StaleOperation { id });
     assert_eq!(script.dut.usage(), usage);
 }
 
@@ -636,7 +633,7 @@ fn messages_are_abandoned_despite_an_unknown_operation() {
     // Messages that have ended, or have not arrived, are unknown: the latter may still arrive.
     for msg_id in [0, 1, 3, 2, 4, config().reorder_window + 2] {
         script.abandon(msg_id, id, OpeType::TXE);
-        assert_eq!(script.refusal(), PacketError::NoMessage { id });
+        script.expect_refusal(PacketError::NoMessage { id });
     }
     for msg_id in [2, 4] {
         script.recv(0, 100, 8);
@@ -655,7 +652,7 @@ fn sends_are_abandoned_despite_an_unknown_operation() {
     assert_eq!(script.error().context, 1);
     assert_eq!(script.dut.poll_event(), None);
     script.abandon(msg_id, id, OpeType::RXE);
-    assert_eq!(script.refusal(), PacketError::NoMessage { id });
+    script.expect_refusal(PacketError::NoMessage { id });
     script.expect_no_completion();
     assert_eq!(script.dut.usage().outbound, 1, "the write");
 }
@@ -667,7 +664,7 @@ fn an_unknown_side_is_refused() {
     script.begin(Subprotocol::Medium, 0);
     for side in [0, 3, u32::MAX] {
         script.abandon(0, PeerError::NO_OP, OpeType(side));
-        assert_eq!(script.refusal(), PacketError::UnsupportedType);
+        script.expect_refusal(PacketError::UnsupportedType);
     }
     script.expect_no_completion();
 }

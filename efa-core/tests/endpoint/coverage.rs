@@ -463,7 +463,7 @@ fn oversized_runts_may_end_the_receive() {
     script.inject(&first);
     let surplus = runt(&script, 100).to_packet(&[2; 500]);
     script.inject(&surplus);
-    assert_eq!(script.refusal(), PacketError::SizeMismatch);
+    script.expect_refusal(PacketError::SizeMismatch);
     // The device has reads of the message, whose memory it keeps until they are done.
     script.expect_no_completion();
     script.swallow_all();

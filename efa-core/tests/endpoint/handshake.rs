@@ -297,7 +297,7 @@ fn an_address_of_somebody_else_is_refused() {
     let mut script = Script::new();
     // The address in the packet differs from the queue pair that the device reports.
     script.send(&foreign(&script, |address| address.qpn = Qpn(21)), b"x");
-    assert_eq!(script.refusal(), PacketError::ForeignAddress);
+    script.expect_refusal(PacketError::ForeignAddress);
     // Another host than the AHN's.
     script.insert_peer();
     let packet = foreign(&script, |address| {
@@ -305,7 +305,7 @@ fn an_address_of_somebody_else_is_refused() {
         address.qkey = Qkey(1);
     });
     script.send(&packet, b"x");
-    assert_eq!(script.refusal(), PacketError::ForeignAddress);
+    script.expect_refusal(PacketError::ForeignAddress);
     assert_eq!(script.dut.usage().peers, 1);
 }
 
@@ -324,7 +324,7 @@ fn self_introduced_peers_are_bounded() {
     // Messages of the first three wait for receives.
     assert_eq!(script.dut.usage().peers, 3);
     assert_eq!(script.dut.statistics().unknown_senders, 7);
-    assert_eq!(script.refusal(), PacketError::TooManyPeers);
+    script.expect_refusal(PacketError::TooManyPeers);
 }
 
 /// A server that has seen as many clients as it may remember serves the next one all the same.

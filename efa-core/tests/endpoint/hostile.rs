@@ -88,7 +88,7 @@ fn packets_for_unknown_operations_are_refused() {
     }
     .to_packet(&[]);
     script.inject(&eor[..12]);
-    assert_eq!(script.refusal(), PacketError::StaleOperation { id: 5 });
+    script.expect_refusal(PacketError::StaleOperation { id: 5 });
 }
 
 #[test]
@@ -106,14 +106,11 @@ fn operations_reject_other_peers_and_stale_packets() {
         ..script.cts(send_id, 3, 100)
     };
     script.inject_from(source, &guess.to_packet(&[]));
-    assert_eq!(
-        script.refusal(),
-        PacketError::StaleOperation { id: send_id.0 }
-    );
+    script.expect_refusal(PacketError::StaleOperation { id: send_id.0 });
     // The right one requests more than there is, or nothing.
     for recv_length in [0, 3001, u64::MAX] {
         script.grant(send_id, 3, recv_length);
-        assert_eq!(script.refusal(), PacketError::SizeMismatch);
+        script.expect_refusal(PacketError::SizeMismatch);
     }
     // Handshakes of the other peer are not tested here.
     script.expect_handshake();
@@ -133,10 +130,7 @@ fn operations_reject_other_peers_and_stale_packets() {
     // The same when another operation has reused its slot.
     for _ in 0..2 {
         script.grant(send_id, 3, 100);
-        assert_eq!(
-            script.refusal(),
-            PacketError::StaleOperation { id: send_id.0 }
-        );
+        script.expect_refusal(PacketError::StaleOperation { id: send_id.0 });
         let none = OperationFlags::empty();
         script.try_send(peer, 3000, none, 2).unwrap();
     }
@@ -180,19 +174,16 @@ fn data_that_was_not_granted_ends_the_receive() {
     script.send_data(recv_id, 96, &[2; 992]);
     script.send_data(recv_id, 96 + 992, &[2; 500]);
     script.send_data(recv_id, 96 + 1492, &[2; 493]);
-    assert_eq!(script.refusal(), PacketError::SizeMismatch);
+    script.expect_refusal(PacketError::SizeMismatch);
     assert_eq!(script.error().failure.errno, Errno::EIO);
     // Beyond the end of the message.
     let recv_id = receive(&mut script, 1);
     script.send_data(recv_id, 4000, &[2; 97]);
-    assert_eq!(script.refusal(), PacketError::SizeMismatch);
+    script.expect_refusal(PacketError::SizeMismatch);
     assert_eq!(script.error().failure.errno, Errno::EIO);
     // The old operation has ended.
     script.send_data(recv_id, 96, &[2; 8]);
-    assert_eq!(
-        script.refusal(),
-        PacketError::StaleOperation { id: recv_id.0 }
-    );
+    script.expect_refusal(PacketError::StaleOperation { id: recv_id.0 });
 }
 
 /// Packets of one message that contradict each other about the lengths that are sent and read.
@@ -224,7 +215,7 @@ fn a_message_both_sent_and_read_fails() {
         script.inject(&first);
         let second = runt(&script, msg_id, 800);
         script.send(&second, &[2; 50]);
-        assert_eq!(script.refusal(), PacketError::SizeMismatch);
+        script.expect_refusal(PacketError::SizeMismatch);
         assert_eq!(script.error().failure.errno, Errno::EIO);
         script.expect_silence();
     }

@@ -59,18 +59,12 @@ fn a_duplicate_message_is_refused() {
     let mut script = Script::new();
     script.send(&script.eager(0), b"a");
     script.send(&script.eager(0), b"a");
-    assert_eq!(
-        script.refusal(),
-        PacketError::AlreadyProcessed { msg_id: 0 }
-    );
+    script.expect_refusal(PacketError::AlreadyProcessed { msg_id: 0 });
     // Twice before its turn: only one is accepted.
     script.send(&script.eager(2), b"c");
     script.send(&script.eager(2), b"c");
     script.send(&script.eager(1), b"b");
-    assert_eq!(
-        script.refusal(),
-        PacketError::AlreadyProcessed { msg_id: 2 }
-    );
+    script.expect_refusal(PacketError::AlreadyProcessed { msg_id: 2 });
     assert_eq!(script.dut.usage().unexpected, 3);
     assert_eq!(script.dut.usage().deferred_packets, 3);
 }
@@ -98,13 +92,10 @@ fn early_messages_beyond_the_window_give_up_peers() {
     let peer = script.dut.find_address(&script.peer_address()).unwrap();
     script.send(&script.eager(window + 1), b"early");
     script.send(&script.eager(2 * window), b"too early");
-    assert_eq!(
-        script.refusal(),
-        PacketError::BeyondWindow {
-            msg_id: 2 * window,
-            expected: window
-        }
-    );
+    script.expect_refusal(PacketError::BeyondWindow {
+        msg_id: 2 * window,
+        expected: window,
+    });
     assert!(matches!(
         script.dut.poll_event(),
         Some(Event::PeerFailed { peer: other, .. }) if other == peer
@@ -309,16 +300,13 @@ fn contradictory_segments_fail_the_receive() {
         script.recv(0, 64, 9);
         script.send(&script.medium(0, 30, 0), &[1; 8]);
         script.send(&script.medium(0, length, offset), &[2; 8]);
-        assert_eq!(script.refusal(), PacketError::SizeMismatch);
+        script.expect_refusal(PacketError::SizeMismatch);
         let error = script.error();
         assert_eq!(error.failure.errno, Errno::EIO);
         assert_eq!(error.failure.provider, ProviderError::RequestSizeMismatch);
         // Late segments match no message; the next message is received.
         script.send(&script.medium(0, 30, 8), &[3; 8]);
-        assert_eq!(
-            script.refusal(),
-            PacketError::AlreadyProcessed { msg_id: 0 }
-        );
+        script.expect_refusal(PacketError::AlreadyProcessed { msg_id: 0 });
         script.recv(0, 64, 10);
         script.send(&script.eager(1), b"x");
         assert_eq!(script.completion().context, 10);

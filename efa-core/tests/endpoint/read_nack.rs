@@ -96,10 +96,7 @@ fn the_answer_to_a_nack_takes_no_turn() {
     assert_eq!(script.network.memory(0, MEMORY, LENGTH), [5; LENGTH]);
     // The answer comes once more, without a READ_NACK.
     script.send(&answer, &[]);
-    assert_eq!(
-        script.refusal(),
-        PacketError::AlreadyProcessed { msg_id: 0 }
-    );
+    script.expect_refusal(PacketError::AlreadyProcessed { msg_id: 0 });
     script.expect_silence();
 }
 
@@ -283,10 +280,7 @@ fn a_refused_send_continues_without_request_data() {
     let send_id = expect_answer(&mut script, PacketType::LongctsMsgRtm);
     // It is answered once.
     refuse(&mut script, send_id);
-    assert_eq!(
-        script.refusal(),
-        PacketError::StaleOperation { id: send_id.0 }
-    );
+    script.expect_refusal(PacketError::StaleOperation { id: send_id.0 });
     expect_contiguous(&take_data(&mut script, send_id, LENGTH as u64), 0);
     assert_eq!(script.completion().context, 1);
     assert_eq!(script.network.regions(0), 0);

@@ -70,7 +70,7 @@ impl Peer {
         let before = self.script.dut.statistics().packets_refused;
         self.script.progress();
         if let (Refused(reason), true) = (second, self.twice) {
-            assert_eq!(self.script.refusal(), reason);
+            self.script.expect_refusal(reason);
             let refused = self.script.dut.statistics().packets_refused - before;
             assert_eq!(refused, 1);
         }
@@ -204,8 +204,8 @@ fn eager_messages() {
         let twice = core::mem::take(&mut peer.twice);
         if twice {
             peer.script.send(&message, &[9; 60]);
-            let reason = PacketError::AlreadyProcessed { msg_id: 2 };
-            assert_eq!(peer.script.refusal(), reason);
+            peer.script
+                .expect_refusal(PacketError::AlreadyProcessed { msg_id: 2 });
         } else {
             peer.says(&message, &[9; 60], Unknown);
         }
@@ -632,8 +632,8 @@ fn data_stays_with_one_operation_of_a_peer() {
     };
     assert_eq!(data(&mut peer), (RecvId(3), sent, 500));
     peer.script.grant(send_id, 4, 500);
-    let reason = PacketError::UnexpectedWindow { id: send_id.0 };
-    assert_eq!(peer.script.refusal(), reason);
+    peer.script
+        .expect_refusal(PacketError::UnexpectedWindow { id: send_id.0 });
     peer.script.expect_silence();
     let rest = 3000 - sent - 500;
     let window = peer.script.cts(send_id, 3, rest);

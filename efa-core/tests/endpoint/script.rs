@@ -341,6 +341,12 @@ impl Script {
         assert_eq!(self.dut.poll_completion(), None);
     }
 
+    /// The endpoint refused a packet for this reason.
+    #[track_caller]
+    pub(crate) fn expect_refusal(&mut self, reason: PacketError) {
+        assert_eq!(self.refusal(), reason);
+    }
+
     pub(crate) fn refusal(&mut self) -> PacketError {
         match self.dut.poll_event() {
             Some(Event::PacketRefused { reason, .. }) => reason,

@@ -52,10 +52,7 @@ fn a_deregistered_target_is_not_written_any_more() {
     script.dut.deregister(region).unwrap();
     expect_failure(&mut script, PacketType::DcLongctsRtw);
     script.send_data(recv_id, 100, &[2; 500]);
-    assert_eq!(
-        script.refusal(),
-        PacketError::StaleOperation { id: recv_id.0 }
-    );
+    script.expect_refusal(PacketError::StaleOperation { id: recv_id.0 });
     assert_eq!(script.network.memory(0, MEMORY + 100, 1), [0]);
     script.expect_silence();
     assert_eq!(script.dut.usage().inbound, 0);
@@ -90,10 +87,7 @@ fn a_deregistered_source_is_not_read_any_more() {
     let send_id = script.expect_header::<ReadRsp>().send_id;
     script.dut.deregister(region).unwrap();
     script.grant(send_id, 7, 1000);
-    assert_eq!(
-        script.refusal(),
-        PacketError::StaleOperation { id: send_id.0 }
-    );
+    script.expect_refusal(PacketError::StaleOperation { id: send_id.0 });
     script.expect_silence();
     assert_eq!(script.dut.usage().outbound, 0);
 }
