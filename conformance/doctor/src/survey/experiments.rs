@@ -19,7 +19,7 @@ const fn learn_nothing(_: &mut Profile, _: &Answer) {}
 
 /// A limit: the device's value, and the profile's field.
 macro_rules! limit {
-    ($id:literal, $question:literal, $report:ident, $field:ident) => {
+    ($id:literal, $question:literal, $report:ident => $field:ident) => {
         Experiment {
             id: $id,
             question: $question,
@@ -78,18 +78,8 @@ macro_rules! constant {
 
 /// All experiments, in the order of the checklist.
 pub static EXPERIMENTS: [Experiment; 43] = [
-    limit!(
-        "part-id",
-        "`vendor_part_id`: the generation of the device",
-        vendor_part_id,
-        part_id
-    ),
-    limit!(
-        "hw-ver",
-        "`hw_ver`: the PCI subsystem device",
-        hw_ver,
-        hw_version
-    ),
+    limit!("part-id", "`vendor_part_id`: the generation of the device", vendor_part_id => part_id),
+    limit!("hw-ver", "`hw_ver`: the PCI subsystem device", hw_ver => hw_version),
     Experiment {
         id: "fw-ver",
         question: "`fw_ver`: the version of the firmware",
@@ -112,77 +102,25 @@ pub static EXPERIMENTS: [Experiment; 43] = [
             }
         },
     },
-    limit!(
-        "max-msg-sz",
-        "`max_msg_sz`: the largest packet in bytes",
-        max_msg_sz,
-        mtu
-    ),
-    limit!(
-        "max-sq-wr",
-        "`max_sq_wr`: the largest send queue",
-        max_sq_wr,
-        max_sq_wr
-    ),
-    limit!(
-        "max-rq-wr",
-        "`max_rq_wr`: the largest receive queue",
-        max_rq_wr,
-        max_rq_wr
-    ),
-    limit!(
-        "max-sq-sge",
-        "`max_sq_sge`: gather entries of a send",
-        max_sq_sge,
-        max_sq_sge
-    ),
-    limit!(
-        "max-rq-sge",
-        "`max_rq_sge`: scatter entries of a receive",
-        max_rq_sge,
-        max_rq_sge
-    ),
-    limit!(
-        "max-sge-rd",
-        "`max_sge_rd`: local entries of an RDMA request",
-        max_sge_rd,
-        max_rdma_sge
-    ),
-    limit!(
-        "inline-buf-size",
-        "`inline_buf_size`: inline bytes of a send",
-        inline_buf_size,
-        inline_size
-    ),
-    limit!(
-        "max-rdma-size",
-        "`max_rdma_size`: the longest RDMA request",
-        max_rdma_size,
-        max_rdma_size
-    ),
-    limit!("max-qp", "`max_qp`: queue pairs", max_qp, max_qp),
-    limit!("max-cq", "`max_cq`: completion queues", max_cq, max_cq),
-    limit!(
-        "max-cqe",
-        "`max_cqe`: entries of a completion queue",
-        max_cqe,
-        max_cqe
-    ),
-    limit!("max-mr", "`max_mr`: memory regions", max_mr, max_mr),
-    limit!(
-        "max-mr-size",
-        "`max_mr_size`: bytes of a region",
-        max_mr_size,
-        max_mr_size
-    ),
-    limit!("max-pd", "`max_pd`: protection domains", max_pd, max_pd),
-    limit!("max-ah", "`max_ah`: address handles", max_ah, max_ah),
-    limit!(
-        "comp-vectors",
-        "completion vectors of a context",
-        comp_vectors,
-        comp_vectors
-    ),
+    limit!("max-msg-sz", "`max_msg_sz`: the largest packet in bytes", max_msg_sz => mtu),
+    limit!("max-sq-wr", "`max_sq_wr`: the largest send queue", max_sq_wr => max_sq_wr),
+    limit!("max-rq-wr", "`max_rq_wr`: the largest receive queue", max_rq_wr => max_rq_wr),
+    limit!("max-sq-sge", "`max_sq_sge`: gather entries of a send", max_sq_sge => max_sq_sge),
+    limit!("max-rq-sge", "`max_rq_sge`: scatter entries of a receive", max_rq_sge => max_rq_sge),
+    limit!("max-sge-rd", "`max_sge_rd`: local entries of an RDMA request",
+        max_sge_rd => max_rdma_sge),
+    limit!("inline-buf-size", "`inline_buf_size`: inline bytes of a send",
+        inline_buf_size => inline_size),
+    limit!("max-rdma-size", "`max_rdma_size`: the longest RDMA request",
+        max_rdma_size => max_rdma_size),
+    limit!("max-qp", "`max_qp`: queue pairs", max_qp => max_qp),
+    limit!("max-cq", "`max_cq`: completion queues", max_cq => max_cq),
+    limit!("max-cqe", "`max_cqe`: entries of a completion queue", max_cqe => max_cqe),
+    limit!("max-mr", "`max_mr`: memory regions", max_mr => max_mr),
+    limit!("max-mr-size", "`max_mr_size`: bytes of a region", max_mr_size => max_mr_size),
+    limit!("max-pd", "`max_pd`: protection domains", max_pd => max_pd),
+    limit!("max-ah", "`max_ah`: address handles", max_ah => max_ah),
+    limit!("comp-vectors", "completion vectors of a context", comp_vectors => comp_vectors),
     refusal!(
         "unknown-queue-pair",
         "how does a send end whose destination queue pair was destroyed?",
