@@ -11,8 +11,8 @@ use efa_play::player::{HostDevice, RemoteAccess};
 
 use super::error::SurveyError;
 use super::side::{
-    Connection, LocalSide, Memory, QpnReuse, Rdma, Reply, ReportedCompletion, RequestDestination,
-    SideRequest, status_of,
+    Connection, LocalSide, Memory, NicRequest, QpnReuse, Rdma, Reply, ReportedCompletion,
+    RequestDestination, SideRequest, status_of,
 };
 
 /// The RNR retries that stock libfabric sets.
@@ -193,12 +193,13 @@ impl Lab {
 }
 
 impl Nic {
-    fn ask(&self, ask: impl FnOnce(usize) -> SideRequest) -> Result<Reply, SurveyError> {
-        self.side.ask(&ask(self.id))
+    fn ask(&self, request: NicRequest) -> Result<Reply, SurveyError> {
+        let nic = self.id;
+        self.side.ask(&SideRequest::Use { nic, request })
     }
 
-    fn done(&self, ask: impl FnOnce(usize) -> SideRequest) -> Result<(), SurveyError> {
-        match self.ask(ask)? {
+    fn done(&self, request: NicRequest) -> Result<(), SurveyError> {
+        match self.ask(request)? {
             Reply::Nothing => Ok(()),
             other => Err(unexpected(&other)),
         }
@@ -214,7 +215,7 @@ impl Nic {
     }
 
     pub(super) fn handle(&self, gid: [u8; 16]) -> Result<u16, SurveyError> {
-        match self.ask(|nic| SideRequest::Handle { nic, gid })? {
+        match self.ask(NicRequest::Handle { gid })? {
             Reply::Handle(ahn) => Ok(ahn),
             other => Err(unexpected(&other)),
         }
@@ -222,17 +223,13 @@ impl Nic {
 
     /// Destroys an address handle.
     pub(super) fn forget(&self, ahn: u16) -> Result<(), SurveyError> {
-        self.done(|nic| SideRequest::Forget { nic, ahn })
+        self.done(NicRequest::Forget { ahn })
     }
 
     /// Registers new memory of this length.
     pub(super) fn memory(&self, length: usize, access: Access) -> Result<Memory, SurveyError> {
         let access = access.bits();
-        match self.ask(|nic| SideRequest::Memory {
-            nic,
-            length,
-            access,
-        })? {
+        match self.ask(NicRequest::Memory { length, access })? {
             Reply::Memory(memory) => Ok(memory),
             other => Err(unexpected(&other)),
         }
@@ -241,22 +238,18 @@ impl Nic {
     /// Registers memory again.
     pub(super) fn again(&self, memory: Memory, access: Access) -> Result<Memory, SurveyError> {
         let access = access.bits();
-        match self.ask(|nic| SideRequest::Again {
-            nic,
-            memory,
-            access,
-        })? {
+        match self.ask(NicRequest::Again { memory, access })? {
             Reply::Memory(memory) => Ok(memory),
             other => Err(unexpected(&other)),
         }
     }
 
     pub(super) fn deregister(&self, memory: Memory) -> Result<(), SurveyError> {
-        self.done(|nic| SideRequest::Deregister { nic, memory })
+        self.done(NicRequest::Deregister { memory })
     }
 
     pub(super) fn receive(&self) -> Result<(), SurveyError> {
-        self.done(|nic| SideRequest::Receive { nic })
+        self.done(NicRequest::Receive)
     }
 
     /// Posts a send of this many bytes.
@@ -267,8 +260,7 @@ impl Nic {
         immediate: Option<u32>,
         context: u64,
     ) -> Result<(), SurveyError> {
-        self.done(|nic| SideRequest::Send {
-            nic,
+        self.done(NicRequest::Send {
             to,
             length,
             payload: None,
@@ -283,7 +275,7 @@ impl Nic {
         to: RequestDestination,
         count: u64,
     ) -> Result<(), SurveyError> {
-        self.done(|nic| SideRequest::SendNumbered { nic, to, count })
+        self.done(NicRequest::SendNumbered { to, count })
     }
 
     /// Posts a send of memory under any key.
@@ -292,8 +284,7 @@ impl Nic {
         to: RequestDestination,
         payload: Memory,
     ) -> Result<(), SurveyError> {
-        self.done(|nic| SideRequest::Send {
-            nic,
+        self.done(NicRequest::Send {
             to,
             length: 8,
             payload: Some(payload),
@@ -304,7 +295,7 @@ impl Nic {
 
     /// Waits for this many completions.
     fn wait(&self, count: usize) -> Result<Vec<ReportedCompletion>, SurveyError> {
-        match self.ask(|nic| SideRequest::Wait { nic, count })? {
+        match self.ask(NicRequest::Wait { count })? {
             Reply::Done(done) if done.len() >= count => Ok(done),
             other => Err(unexpected(&other)),
         }
@@ -314,7 +305,7 @@ impl Nic {
 impl Drop for Nic {
     fn drop(&mut self) {
         // If the side has ended, so has the queue pair.
-        let _ = self.ask(|nic| SideRequest::Close { nic });
+        let _ = self.side.ask(&SideRequest::Close { nic: self.id });
     }
 }
 
@@ -331,8 +322,7 @@ impl Pair {
     /// Sends a few bytes, and waits for the completion. Returns its status, and its duration on its
     /// host.
     pub(super) fn timed_send(&self) -> Result<(Status, Duration), SurveyError> {
-        let to = self.to;
-        match self.a.ask(|nic| SideRequest::SendAndWait { nic, to })? {
+        match self.a.ask(NicRequest::SendAndWait { to: self.to })? {
             Reply::Took(status, took) => Ok((status_of(status)?, Duration::from_nanos(took))),
             other => Err(unexpected(&other)),
         }
@@ -362,7 +352,7 @@ impl Pair {
 
     /// Posts an RDMA read, and waits for its completion.
     pub(super) fn read(&self, request: Rdma) -> Result<Status, SurveyError> {
-        self.a.done(|nic| SideRequest::Read { nic, request })?;
+        self.a.done(NicRequest::Read { request })?;
         self.a.wait(1)?[0].status()
     }
 
@@ -373,7 +363,7 @@ impl Pair {
         request: Rdma,
         at_b: usize,
     ) -> Result<(Status, Vec<ReportedCompletion>), SurveyError> {
-        self.a.done(|nic| SideRequest::Write { nic, request })?;
+        self.a.done(NicRequest::Write { request })?;
         let (at_a, at_b) = self.wait(1, at_b)?;
         Ok((at_a[0].status()?, at_b))
     }

@@ -113,29 +113,29 @@ pub(super) enum SideRequest {
     Open { rnr_retry: u8, unsolicited: bool },
     /// Destroy it.
     Close { nic: usize },
+    /// Use it.
+    Use { nic: usize, request: NicRequest },
+    /// Determine the order in which queue pair numbers are reused.
+    Reuse,
+}
+
+/// A request to a queue pair.
+#[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
+pub(super) enum NicRequest {
     /// Create an address handle.
-    Handle { nic: usize, gid: [u8; 16] },
+    Handle { gid: [u8; 16] },
     /// Destroy it.
-    Forget { nic: usize, ahn: u16 },
+    Forget { ahn: u16 },
     /// Allocate memory, and register it for this access.
-    Memory {
-        nic: usize,
-        length: usize,
-        access: u32,
-    },
+    Memory { length: usize, access: u32 },
     /// Register the same memory again.
-    Again {
-        nic: usize,
-        memory: Memory,
-        access: u32,
-    },
+    Again { memory: Memory, access: u32 },
     /// Deregister memory.
-    Deregister { nic: usize, memory: Memory },
+    Deregister { memory: Memory },
     /// Post a receive.
-    Receive { nic: usize },
+    Receive,
     /// Send a packet: this many bytes of a packet buffer, and memory under any key.
     Send {
-        nic: usize,
         to: RequestDestination,
         length: usize,
         payload: Option<Memory>,
@@ -143,21 +143,15 @@ pub(super) enum SideRequest {
         context: u64,
     },
     /// Send packets of a few bytes together, with their numbers as immediate data and as contexts.
-    SendNumbered {
-        nic: usize,
-        to: RequestDestination,
-        count: u64,
-    },
+    SendNumbered { to: RequestDestination, count: u64 },
     /// Send a packet of a few bytes, and wait for its completion.
-    SendAndWait { nic: usize, to: RequestDestination },
+    SendAndWait { to: RequestDestination },
     /// Read remote memory.
-    Read { nic: usize, request: Rdma },
+    Read { request: Rdma },
     /// Write remote memory.
-    Write { nic: usize, request: Rdma },
+    Write { request: Rdma },
     /// Wait for this many completions.
-    Wait { nic: usize, count: usize },
-    /// Determine the order in which queue pair numbers are reused.
-    Reuse,
+    Wait { count: usize },
 }
 
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
@@ -231,20 +225,9 @@ impl LocalSide {
                 Ok(Reply::Nothing)
             }
             SideRequest::Reuse => self.reuse().map(Reply::Reuse),
-            SideRequest::Handle { nic, .. }
-            | SideRequest::Forget { nic, .. }
-            | SideRequest::Memory { nic, .. }
-            | SideRequest::Again { nic, .. }
-            | SideRequest::Deregister { nic, .. }
-            | SideRequest::Receive { nic }
-            | SideRequest::Send { nic, .. }
-            | SideRequest::SendNumbered { nic, .. }
-            | SideRequest::SendAndWait { nic, .. }
-            | SideRequest::Read { nic, .. }
-            | SideRequest::Write { nic, .. }
-            | SideRequest::Wait { nic, .. } => {
+            SideRequest::Use { nic, ref request } => {
                 let opened = self.opened.get_mut(nic).and_then(Option::as_mut);
-                opened.ok_or(SideError::NoQueuePair)?.answer(ask)
+                opened.ok_or(SideError::NoQueuePair)?.answer(request)
             }
         }
     }
@@ -324,62 +307,57 @@ impl LocalSide {
 }
 
 impl Opened {
-    fn answer(&mut self, ask: &SideRequest) -> Result<Reply, SideError> {
+    fn answer(&mut self, ask: &NicRequest) -> Result<Reply, SideError> {
         match *ask {
-            SideRequest::Handle { gid, .. } => {
+            NicRequest::Handle { gid } => {
                 let ahn = self.nic.create_address_handle(Gid(gid))?;
                 return Ok(Reply::Handle(ahn.0));
             }
-            SideRequest::Forget { ahn, .. } => self.nic.destroy_address_handle(Ahn(ahn))?,
-            SideRequest::Memory { length, access, .. } => {
+            NicRequest::Forget { ahn } => self.nic.destroy_address_handle(Ahn(ahn))?,
+            NicRequest::Memory { length, access } => {
                 let slice = self.nic.allocate(length)?;
                 self.memories.push((slice, None));
                 return self.register(self.memories.len() - 1, access);
             }
-            SideRequest::Again { memory, access, .. } => return self.register(memory.id, access),
-            SideRequest::Deregister { memory, .. } => {
+            NicRequest::Again { memory, access } => return self.register(memory.id, access),
+            NicRequest::Deregister { memory } => {
                 let (_, region) = self.memory(memory.id)?;
                 if let Some(region) = region.take() {
                     self.nic.deregister(region)?;
                 }
             }
-            SideRequest::Receive { .. } => {
+            NicRequest::Receive => {
                 let buffer = self.nic.acquire_buffer().ok_or(SideError::NoBuffer)?;
                 self.nic.post_recv(buffer)?;
             }
-            SideRequest::Send {
+            NicRequest::Send {
                 to,
                 length,
                 payload,
                 immediate,
                 context,
-                ..
             } => self.send(to, length, payload, immediate, context)?,
-            SideRequest::SendNumbered { to, count, .. } => {
+            NicRequest::SendNumbered { to, count } => {
                 for number in 0..count {
                     self.send(to, 8, None, Some(number as u32), number)?;
                 }
             }
-            SideRequest::SendAndWait { to, .. } => {
+            NicRequest::SendAndWait { to } => {
                 let started = Instant::now();
                 self.send(to, 8, None, None, 0)?;
                 let done = self.wait(1)?;
                 let took = u64::try_from(started.elapsed().as_nanos()).unwrap_or(u64::MAX);
                 return Ok(Reply::Took(done[0].status, took));
             }
-            SideRequest::Read { request, .. } => {
+            NicRequest::Read { request } => {
                 let request = self.rdma(&request);
                 self.nic.post_read(&request, Doorbell::Ring)?;
             }
-            SideRequest::Write { request, .. } => {
+            NicRequest::Write { request } => {
                 let request = self.rdma(&request);
                 self.nic.post_write(&request, Doorbell::Ring)?;
             }
-            SideRequest::Wait { count, .. } => return self.wait(count).map(Reply::Done),
-            SideRequest::Report
-            | SideRequest::Open { .. }
-            | SideRequest::Close { .. }
-            | SideRequest::Reuse => {}
+            NicRequest::Wait { count } => return self.wait(count).map(Reply::Done),
         }
         Ok(Reply::Nothing)
     }
