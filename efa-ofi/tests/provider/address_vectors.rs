@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 
 use crate::common::c::*;
 use crate::common::{
-    AGAIN, Options, Pair, Side, bind, close, control, name_of, with_pair, with_provider,
+    AGAIN, Options, Pair, Side, bind, close, control, name_of, opened, with_pair, with_provider,
     with_provider_and,
 };
 
@@ -15,10 +15,7 @@ fn open(side: &Side, count: usize) -> *mut fid_av {
         count,
         ..fi_av_attr::default()
     };
-    let mut vector = null_mut();
-    let status = call!(side.domain => ops.av_open(&mut attributes, &mut vector, null_mut()));
-    assert_eq!(status, 0);
-    vector
+    opened(|vector| call!(side.domain => ops.av_open(&mut attributes, vector, null_mut())))
 }
 
 fn insert(vector: *mut fid_av, names: &[[u8; 32]]) -> Vec<fi_addr_t> {
@@ -63,9 +60,8 @@ fn endpoints_of_a_domain_have_separate_vectors() {
     with_pair(&Options::USUAL, |pair| {
         let side = &pair.left;
         let vector = open(side, 0);
-        let mut second = null_mut();
-        let opened = call!(side.domain => ops.endpoint(side.info, &mut second, null_mut()));
-        assert_eq!((opened, bind(second, vector, 0)), (0, 0));
+        let second = side.bare();
+        assert_eq!(bind(second, vector, 0), 0);
         assert_eq!(bind(second, side.queue, FI_TRANSMIT | FI_RECV), 0);
         assert_eq!(control(second, FI_ENABLE, &mut 0), 0);
         // The same peer has another address here.

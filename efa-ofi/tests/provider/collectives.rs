@@ -27,10 +27,7 @@ fn with_collectives() -> Options {
 impl Member {
     fn open(libfabric: &Libfabric) -> Member {
         let side = Side::open(libfabric, &with_collectives());
-        let mut events = null_mut();
-        let mut attributes = fi_eq_attr::default();
-        let status = call!(side.fabric => ops.eq_open(&mut attributes, &mut events, null_mut()));
-        assert_eq!(status, 0);
+        let events = side.event_queue(FI_WAIT_NONE);
         assert_eq!(bind(side.endpoint, events, 0), 0);
         side.enable();
         Member {

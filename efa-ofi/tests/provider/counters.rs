@@ -8,17 +8,6 @@ use crate::common::{
     AGAIN, Libfabric, Options, Pair, Side, bind, close, with_provider, with_provider_and,
 };
 
-fn open(side: &Side, wait_obj: fi_wait_obj) -> *mut fid_cntr {
-    let mut attributes = fi_cntr_attr {
-        wait_obj,
-        ..fi_cntr_attr::default()
-    };
-    let mut counter = null_mut();
-    let status = call!(side.domain => ops.cntr_open(&mut attributes, &mut counter, null_mut()));
-    assert_eq!(status, 0);
-    counter
-}
-
 fn values(counter: *mut fid_cntr) -> (u64, u64) {
     (
         call!(counter => ops.read()),
@@ -31,7 +20,7 @@ fn values(counter: *mut fid_cntr) -> (u64, u64) {
 fn with_counters(libfabric: &Libfabric, body: impl FnOnce(&Pair, *mut fid_cntr, *mut fid_cntr)) {
     let options = Options::USUAL.with(|options| options.queue_flags = FI_SELECTIVE_COMPLETION);
     let (left, right) = Side::open_two(libfabric, &options);
-    let (sent, received) = (open(&left, FI_WAIT_UNSPEC), open(&right, FI_WAIT_UNSPEC));
+    let (sent, received) = (left.counter(FI_WAIT_UNSPEC), right.counter(FI_WAIT_UNSPEC));
     assert_eq!(bind(left.endpoint, sent, FI_SEND | FI_READ), 0);
     assert_eq!(bind(right.endpoint, received, FI_RECV), 0);
     let pair = Pair::of(left, right);
@@ -169,7 +158,7 @@ fn access(pair: &Pair, what: Access, local: &mut [u64; 1], remote: &mut [u64; 1]
 fn check_counts(libfabric: &Libfabric, provider: &'static CStr, all: &[(Access, u64)]) {
     let options = Options::USUAL.with(|options| options.provider = provider);
     let (left, right) = Side::open_two(libfabric, &options);
-    let counter = open(&right, FI_WAIT_NONE);
+    let counter = right.counter(FI_WAIT_NONE);
     let targets = FI_RECV | FI_REMOTE_READ | FI_REMOTE_WRITE;
     assert_eq!(bind(right.endpoint, counter, targets), 0);
     let pair = Pair::of(left, right);
@@ -238,7 +227,7 @@ fn counters_refuse_what_they_cannot_count() {
     with_provider(|libfabric| {
         let pair = Pair::open(libfabric, &Options::USUAL);
         let side = Side::open(libfabric, &Options::USUAL);
-        let (own, others) = (open(&side, FI_WAIT_NONE), open(&pair.left, FI_WAIT_NONE));
+        let (own, others) = (side.counter(FI_WAIT_NONE), pair.left.counter(FI_WAIT_NONE));
         assert_eq!(bind(side.endpoint, own, 0), -libc::EINVAL);
         assert_eq!(bind(side.endpoint, own, FI_MSG), -libc::EINVAL);
         assert_eq!(bind(side.endpoint, others, FI_SEND), -libc::EINVAL);

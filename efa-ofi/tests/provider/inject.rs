@@ -106,13 +106,7 @@ fn failures_without_completions_reach_the_event_queue() {
     with_provider(|libfabric| {
         let options = Options::USUAL;
         let (left, right) = Side::open_two(libfabric, &options);
-        let mut attributes = fi_eq_attr {
-            wait_obj: FI_WAIT_NONE,
-            ..fi_eq_attr::default()
-        };
-        let mut events = null_mut();
-        let opened = call!(left.fabric => ops.eq_open(&mut attributes, &mut events, null_mut()));
-        assert_eq!(opened, 0);
+        let events = left.event_queue(FI_WAIT_NONE);
         assert_eq!(bind(left.endpoint, events, 0), 0);
         let pair = Pair::of(left, right);
         let (endpoint, to) = (pair.left.endpoint, pair.to_right);

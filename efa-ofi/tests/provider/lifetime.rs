@@ -9,7 +9,7 @@ use efa_testing::patience::Wait;
 
 use crate::common::c::*;
 use crate::common::{
-    EINVAL, Libfabric, Options, Pair, Side, Threads, bind, close, with_pair, with_provider,
+    EINVAL, Libfabric, Options, Pair, Side, Threads, bind, close, opened, with_pair, with_provider,
     with_provider_under,
 };
 
@@ -49,19 +49,8 @@ fn live(libfabric: &Libfabric, progress: fi_progress) {
         ..Options::USUAL
     };
     let (left, right) = Side::open_two(libfabric, &options);
-    let (mut counter, mut events) = (null_mut(), null_mut());
-    let mut counts = fi_cntr_attr {
-        wait_obj: FI_WAIT_FD,
-        ..fi_cntr_attr::default()
-    };
-    assert_eq!(
-        call!(left.domain => ops.cntr_open(&mut counts, &mut counter, null_mut())),
-        0
-    );
-    assert_eq!(
-        call!(left.fabric => ops.eq_open(null_mut(), &mut events, null_mut())),
-        0
-    );
+    let counter = left.counter(FI_WAIT_FD);
+    let events = opened(|queue| call!(left.fabric => ops.eq_open(null_mut(), queue, null_mut())));
     assert_eq!(bind(left.endpoint, counter, FI_SEND), 0);
     assert_eq!(bind(left.endpoint, events, 0), 0);
     let event = b"unread".as_ptr().cast();
@@ -126,30 +115,19 @@ fn close_in_order(libfabric: &Libfabric, arrange: fn(&mut Vec<*mut fid>)) {
     let (mut data, mut memory) = (vec![7_u8; 1 << 20], vec![0_u8; 1 << 20]);
     let (mut objects, mut regions) = (Vec::new(), Vec::new());
     for (side, buffer) in [(&pair.left, &mut data), (&pair.right, &mut memory)] {
-        let (mut queue, mut vector) = (null_mut(), null_mut());
-        let (mut counter, mut events) = (null_mut(), null_mut());
+        let domain = side.domain;
         let mut kind = fi_cq_attr::default();
-        assert_eq!(
-            call!(side.domain => ops.cq_open(&mut kind, &mut queue, null_mut())),
-            0
-        );
+        let queue: *mut fid_cq =
+            opened(|queue| call!(domain => ops.cq_open(&mut kind, queue, null_mut())));
         let mut kind = fi_av_attr {
             type_: FI_AV_TABLE,
             ..fi_av_attr::default()
         };
-        assert_eq!(
-            call!(side.domain => ops.av_open(&mut kind, &mut vector, null_mut())),
-            0
-        );
-        let mut kind = fi_cntr_attr::default();
-        assert_eq!(
-            call!(side.domain => ops.cntr_open(&mut kind, &mut counter, null_mut())),
-            0
-        );
-        assert_eq!(
-            call!(side.fabric => ops.eq_open(null_mut(), &mut events, null_mut())),
-            0
-        );
+        let vector: *mut fid_av =
+            opened(|vector| call!(domain => ops.av_open(&mut kind, vector, null_mut())));
+        let counter = side.counter(FI_WAIT_NONE);
+        let events: *mut fid_eq =
+            opened(|queue| call!(side.fabric => ops.eq_open(null_mut(), queue, null_mut())));
         let region: *mut fid_mr = side.register(buffer);
         regions.push(region);
         objects.extend([
@@ -309,14 +287,7 @@ fn a_child_may_close_what_it_has_inherited() {
             ..Options::USUAL
         };
         let pair = Pair::open(libfabric, &options);
-        let mut events = null_mut();
-        let mut attributes = fi_eq_attr {
-            wait_obj: FI_WAIT_FD,
-            ..fi_eq_attr::default()
-        };
-        let fabric = pair.left.fabric;
-        let opened = call!(fabric => ops.eq_open(&mut attributes, &mut events, null_mut()));
-        assert_eq!(opened, 0);
+        let events = pair.left.event_queue(FI_WAIT_FD);
         let length = 4 << 20;
         let (mut memory, no) = ([0_u8; 64], null_mut());
         let region = pair.left.register(&mut memory);

@@ -37,11 +37,7 @@ fn an_object_in_use_stays_open() {
 fn an_endpoint_that_lacks_something_says_what() {
     with_provider(|libfabric| {
         let side = Side::open(libfabric, &Options::USUAL);
-        let mut bare = null_mut();
-        assert_eq!(
-            call!(side.domain => ops.endpoint(side.info, &mut bare, null_mut())),
-            0
-        );
+        let bare = side.bare();
         // SAFETY: the endpoints are open.
         let enable = |endpoint: *mut fid_ep| unsafe {
             let fid = endpoint.cast::<fid>();

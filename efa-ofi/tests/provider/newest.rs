@@ -6,7 +6,7 @@ use std::ptr::{null, null_mut};
 
 use crate::common::c::*;
 use crate::common::{
-    Libfabric, Options, Side, close, control, piece, rma_message, with_pair, with_provider,
+    Libfabric, Options, Side, close, control, opened, piece, rma_message, with_pair, with_provider,
 };
 
 const ENOSYS: c_int = -libc::ENOSYS;
@@ -130,28 +130,16 @@ impl OneOfEach {
         side.enable();
         let mut memory = Box::new([0_u8; 64]);
         let region = side.register(&mut *memory);
-        let (mut events, mut counter) = (null_mut(), null_mut());
-        let mut attributes = fi_eq_attr {
-            wait_obj: FI_WAIT_FD,
-            ..fi_eq_attr::default()
-        };
-        let opened = call!(side.fabric => ops.eq_open(&mut attributes, &mut events, null_mut()));
-        assert_eq!(opened, 0);
-        let mut attributes = fi_cntr_attr::default();
-        let opened = call!(side.domain => ops.cntr_open(&mut attributes, &mut counter, null_mut()));
-        assert_eq!(opened, 0);
-        let (mut wait, mut poll, mut set) = (null_mut(), null_mut(), null_mut());
+        let (events, counter) = (side.event_queue(FI_WAIT_FD), side.counter(FI_WAIT_NONE));
         let mut attributes = fi_wait_attr {
             wait_obj: FI_WAIT_FD,
             flags: 0,
         };
-        let opened = call!(side.fabric => ops.wait_open(&mut attributes, &mut wait));
-        assert_eq!(opened, 0);
-        let opened = call!(side.domain => ops.poll_open(&mut fi_poll_attr::default(), &mut poll));
-        assert_eq!(opened, 0);
+        let wait = opened(|set| call!(side.fabric => ops.wait_open(&mut attributes, set)));
+        let mut attributes = fi_poll_attr::default();
+        let poll = opened(|set| call!(side.domain => ops.poll_open(&mut attributes, set)));
         let (vector, mut attributes) = (side.vector, fi_av_set_attr::default());
-        let opened = call!(vector => ops.av_set(&mut attributes, &mut set, null_mut()));
-        assert_eq!(opened, 0);
+        let set = opened(|set| call!(vector => ops.av_set(&mut attributes, set, null_mut())));
         /// An object with its tables.
         macro_rules! object {
             ($object:expr, $own:expr $(, $table:ident: $slots:ident)*) => {

@@ -5,7 +5,7 @@ use std::ptr::null_mut;
 
 use crate::common::c::*;
 use crate::common::{
-    Libfabric, Options, Pair, Side, Threads, bind, close, control, with_pair, with_provider,
+    Libfabric, Options, Pair, Side, Threads, bind, close, control, opened, with_pair, with_provider,
 };
 
 const EINVAL: c_int = -libc::EINVAL;
@@ -13,10 +13,7 @@ const NOBODY: [*mut c_void; 0] = [];
 const TIMED_OUT: c_int = -libc::ETIMEDOUT;
 
 fn open_poll_set(side: &Side) -> *mut fid_poll {
-    let mut set = null_mut();
-    let status = call!(side.domain => ops.poll_open(&mut fi_poll_attr::default(), &mut set));
-    assert_eq!(status, 0);
-    set
+    opened(|set| call!(side.domain => ops.poll_open(&mut fi_poll_attr::default(), set)))
 }
 
 fn open_wait_set(side: &Side) -> *mut fid_wait {
@@ -24,10 +21,7 @@ fn open_wait_set(side: &Side) -> *mut fid_wait {
         wait_obj: FI_WAIT_FD,
         flags: 0,
     };
-    let mut set = null_mut();
-    let status = call!(side.fabric => ops.wait_open(&mut attributes, &mut set));
-    assert_eq!(status, 0);
-    set
+    opened(|set| call!(side.fabric => ops.wait_open(&mut attributes, set)))
 }
 
 fn open_counter(side: &Side, set: *mut fid_wait, context: *mut c_void) -> *mut fid_cntr {
@@ -40,10 +34,7 @@ fn open_counter(side: &Side, set: *mut fid_wait, context: *mut c_void) -> *mut f
         wait_set: set,
         ..fi_cntr_attr::default()
     };
-    let mut counter = null_mut();
-    let status = call!(side.domain => ops.cntr_open(&mut attributes, &mut counter, context));
-    assert_eq!(status, 0);
-    counter
+    opened(|counter| call!(side.domain => ops.cntr_open(&mut attributes, counter, context)))
 }
 
 fn open_queue(side: &Side, set: *mut fid_wait, context: *mut c_void) -> *mut fid_cq {
@@ -57,17 +48,12 @@ fn open_queue(side: &Side, set: *mut fid_wait, context: *mut c_void) -> *mut fid
         wait_set: set,
         ..fi_cq_attr::default()
     };
-    let mut queue = null_mut();
-    let status = call!(side.domain => ops.cq_open(&mut attributes, &mut queue, context));
-    assert_eq!(status, 0);
-    queue
+    opened(|queue| call!(side.domain => ops.cq_open(&mut attributes, queue, context)))
 }
 
 /// Another endpoint of a side, whose operations end in this queue, and count.
 fn open_endpoint(side: &Side, queue: *mut fid_cq, counter: *mut fid_cntr) -> *mut fid_ep {
-    let (mut endpoint, info) = (null_mut(), side.info);
-    let status = call!(side.domain => ops.endpoint(info, &mut endpoint, null_mut()));
-    assert_eq!(status, 0);
+    let endpoint = side.bare();
     assert_eq!(bind(endpoint, side.vector, 0), 0);
     assert_eq!(bind(endpoint, queue, FI_TRANSMIT | FI_RECV), 0);
     assert_eq!(bind(endpoint, counter, FI_RECV), 0);
@@ -230,9 +216,8 @@ fn wait_sets_tell_of_every_member() {
             flags: FI_WRITE,
             ..fi_eq_attr::default()
         };
-        let mut events = null_mut();
-        let status = call!(fabric => ops.eq_open(&mut attributes, &mut events, null_mut()));
-        assert_eq!(status, 0);
+        let events =
+            opened(|queue| call!(fabric => ops.eq_open(&mut attributes, queue, null_mut())));
         let wait = |timeout: c_int| call!(set => ops.wait(timeout));
         assert_eq!(wait(0), TIMED_OUT);
         assert_eq!(close(set), -libc::EBUSY, "its members use it");

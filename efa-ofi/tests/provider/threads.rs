@@ -25,9 +25,7 @@ struct SharedQueueDomain {
 impl SharedQueueDomain {
     fn open(libfabric: &Libfabric, options: &Options) -> SharedQueueDomain {
         let side = Side::open(libfabric, options);
-        let mut second = null_mut();
-        let status = call!(side.domain => ops.endpoint(side.info, &mut second, null_mut()));
-        assert_eq!(status, 0);
+        let second = side.bare();
         assert_eq!(bind(second, side.vector, 0), 0);
         assert_eq!(bind(second, side.queue, FI_TRANSMIT | FI_RECV), 0);
         side.enable();

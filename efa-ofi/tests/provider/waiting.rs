@@ -7,7 +7,9 @@ use std::thread;
 use std::time::Duration;
 
 use crate::common::c::*;
-use crate::common::{Options, Pair, Side, Threads, bind, close, control, with_pair, with_provider};
+use crate::common::{
+    Options, Pair, Side, Threads, bind, close, control, opened, with_pair, with_provider,
+};
 
 const AGAIN: c_int = -libc::EAGAIN;
 
@@ -310,24 +312,13 @@ fn queues_that_were_opened_without_waiting_refuse_it() {
     });
 }
 
-fn open_counter(side: &Side) -> *mut fid_cntr {
-    let mut attributes = fi_cntr_attr {
-        wait_obj: FI_WAIT_FD,
-        ..fi_cntr_attr::default()
-    };
-    let mut counter = null_mut();
-    let status = call!(side.domain => ops.cntr_open(&mut attributes, &mut counter, null_mut()));
-    assert_eq!(status, 0);
-    counter
-}
-
 #[test]
 fn counters_wake_who_sleeps_until_they_change() {
     with_provider(|libfabric| {
         // The queues cannot sleep, the counter can.
         let options = Options::USUAL.with(|options| options.queue_flags = FI_SELECTIVE_COMPLETION);
         let (left, right) = Side::open_two(libfabric, &options);
-        let counter = open_counter(&right);
+        let counter = right.counter(FI_WAIT_FD);
         assert_eq!(bind(right.endpoint, counter, FI_RECV), 0);
         let pair = Pair::of(left, right);
         let sides = (&pair.right, counter);
@@ -391,10 +382,7 @@ fn event_queues_wake_and_have_a_size() {
                 wait_obj,
                 ..fi_eq_attr::default()
             };
-            let mut queue: *mut fid_eq = null_mut();
-            let status = call!(side.fabric => ops.eq_open(&mut attributes, &mut queue, null_mut()));
-            assert_eq!(status, 0);
-            queue
+            opened(|queue| call!(side.fabric => ops.eq_open(&mut attributes, queue, null_mut())))
         };
         let queue = open(FI_WAIT_FD);
         let write = |number: u32| call!(queue => ops.write(number, b"abcd".as_ptr().cast(), 4, 0));

@@ -164,6 +164,14 @@ pub(crate) fn close<T>(object: *mut T) -> c_int {
     }
 }
 
+/// The object that a call opens in a place.
+#[track_caller]
+pub(crate) fn opened<T>(open: impl FnOnce(&mut *mut T) -> c_int) -> *mut T {
+    let mut object = null_mut();
+    assert_eq!(open(&mut object), 0);
+    object
+}
+
 /// Binds an object to an endpoint.
 pub(crate) fn bind<T>(endpoint: *mut fid_ep, object: *mut T, flags: u64) -> c_int {
     // SAFETY: both are open.
@@ -338,55 +346,37 @@ impl Side {
             }
         });
         let info = info.expect("the hints can be met");
-        let mut fabric = null_mut();
-        // SAFETY: the info is valid, and so are all that the calls below are given.
-        unsafe {
-            assert_eq!(
-                (libfabric.fabric)((*info).fabric_attr, &mut fabric, null_mut()),
-                0
-            );
-            let mut domain = null_mut();
-            assert_eq!(
-                call!(fabric => ops.domain(info, &mut domain, null_mut())),
-                0
-            );
-            let mut attributes = fi_cq_attr {
-                format: FI_CQ_FORMAT_TAGGED,
-                wait_obj: options.wait_obj,
-                wait_cond: options.wait_cond,
-                size: options.queue_size,
-                ..fi_cq_attr::default()
-            };
-            let mut queue = null_mut();
-            assert_eq!(
-                call!(domain => ops.cq_open(&mut attributes, &mut queue, null_mut())),
-                0
-            );
-            let mut attributes = fi_av_attr {
-                type_: FI_AV_TABLE,
-                ..fi_av_attr::default()
-            };
-            let mut vector = null_mut();
-            assert_eq!(
-                call!(domain => ops.av_open(&mut attributes, &mut vector, null_mut())),
-                0
-            );
-            let mut endpoint = null_mut();
-            assert_eq!(
-                call!(domain => ops.endpoint(info, &mut endpoint, null_mut())),
-                0
-            );
-            assert_eq!(bind(endpoint, vector, 0), 0);
-            let flags = FI_TRANSMIT | FI_RECV | options.queue_flags;
-            assert_eq!(bind(endpoint, queue, flags), 0);
-            Side {
-                info,
-                fabric,
-                domain,
-                queue,
-                vector,
-                endpoint,
-            }
+        // SAFETY: the info is valid.
+        let attributes = unsafe { (*info).fabric_attr };
+        // SAFETY: as above.
+        let fabric = opened(|fabric| unsafe { (libfabric.fabric)(attributes, fabric, null_mut()) });
+        let domain = opened(|domain| call!(fabric => ops.domain(info, domain, null_mut())));
+        let mut attributes = fi_cq_attr {
+            format: FI_CQ_FORMAT_TAGGED,
+            wait_obj: options.wait_obj,
+            wait_cond: options.wait_cond,
+            size: options.queue_size,
+            ..fi_cq_attr::default()
+        };
+        let queue =
+            opened(|queue| call!(domain => ops.cq_open(&mut attributes, queue, null_mut())));
+        let mut attributes = fi_av_attr {
+            type_: FI_AV_TABLE,
+            ..fi_av_attr::default()
+        };
+        let vector =
+            opened(|vector| call!(domain => ops.av_open(&mut attributes, vector, null_mut())));
+        let endpoint = opened(|endpoint| call!(domain => ops.endpoint(info, endpoint, null_mut())));
+        assert_eq!(bind(endpoint, vector, 0), 0);
+        let flags = FI_TRANSMIT | FI_RECV | options.queue_flags;
+        assert_eq!(bind(endpoint, queue, flags), 0);
+        Side {
+            info,
+            fabric,
+            domain,
+            queue,
+            vector,
+            endpoint,
         }
     }
 
@@ -394,18 +384,36 @@ impl Side {
         enable(self.endpoint);
     }
 
+    /// Opens another endpoint of the domain, which is bound to nothing.
+    pub(crate) fn bare(&self) -> *mut fid_ep {
+        opened(|endpoint| call!(self.domain => ops.endpoint(self.info, endpoint, null_mut())))
+    }
+
     /// Opens and enables another endpoint of the domain, with the same queue and address vector.
     pub(crate) fn another(&self) -> *mut fid_ep {
-        let mut endpoint = null_mut();
-        let (info, domain) = (self.info, self.domain);
-        assert_eq!(
-            call!(domain => ops.endpoint(info, &mut endpoint, null_mut())),
-            0
-        );
+        let endpoint = self.bare();
         assert_eq!(bind(endpoint, self.vector, 0), 0);
         assert_eq!(bind(endpoint, self.queue, FI_TRANSMIT | FI_RECV), 0);
         enable(endpoint);
         endpoint
+    }
+
+    /// Opens a counter with this wait object.
+    pub(crate) fn counter(&self, wait_obj: fi_wait_obj) -> *mut fid_cntr {
+        let mut attributes = fi_cntr_attr {
+            wait_obj,
+            ..fi_cntr_attr::default()
+        };
+        opened(|counter| call!(self.domain => ops.cntr_open(&mut attributes, counter, null_mut())))
+    }
+
+    /// Opens an event queue with this wait object.
+    pub(crate) fn event_queue(&self, wait_obj: fi_wait_obj) -> *mut fid_eq {
+        let mut attributes = fi_eq_attr {
+            wait_obj,
+            ..fi_eq_attr::default()
+        };
+        opened(|queue| call!(self.fabric => ops.eq_open(&mut attributes, queue, null_mut())))
     }
 
     /// Sets an option of the endpoint that has the type of `value`.
