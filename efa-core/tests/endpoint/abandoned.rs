@@ -4,14 +4,13 @@
 use efa_core::endpoint::*;
 use efa_core::nic::{Access, DeviceCaps, Status};
 use efa_core::wire::{
-    AtomicDatatype, AtomicOp, Cts, EagerRtm, ExtraFeatures, Header, LongctsRtm, LongctsRtw,
-    LongreadRtm, LongreadRtw, MediumRtm, MsgId, OpeType, PeerError, Repr, RmaIov, RmaIovs, Rtr,
-    RuntreadRtm, SendId,
+    Cts, EagerRtm, ExtraFeatures, Header, LongctsRtm, LongctsRtw, LongreadRtm, LongreadRtw,
+    MediumRtm, MsgId, OpeType, PeerError, Repr, RmaIov, RmaIovs, Rtr, RuntreadRtm, SendId,
 };
 use efa_testing::nic::MEMORY;
 
 use crate::script::{
-    MODERN, Script, announced, config, config_with, memory, peer_memory, traits, traits_with,
+    MODERN, Script, announced, config, config_with, memory, peer_memory, sum, traits, traits_with,
 };
 
 const ABORTED: Failure = Failure {
@@ -86,14 +85,13 @@ fn peers(peers: usize) -> Usage {
 impl Script {
     /// The peer aborts its side of a message. `side` is the peer's role in the message.
     fn abandon(&mut self, msg_id: u32, op_id: u32, side: OpeType) {
-        let connid = self.connid();
         self.send(
             &PeerError {
                 msg_id: MsgId(msg_id),
                 op_id,
                 emitter_ope_type: side,
                 prov_errno: 7,
-                connid,
+                connid: self.connid(),
                 ..PeerError::default()
             },
             &[],
@@ -185,13 +183,12 @@ impl Script {
 
     /// A segment of 100 bytes of an untagged message of 300.
     fn segment(&mut self, msg_id: u32, seg_offset: u64) {
-        let options = self.by_connid();
         self.send(
             &MediumRtm {
                 msg_id: MsgId(msg_id),
                 msg_length: 300,
                 seg_offset,
-                options,
+                options: self.by_connid(),
                 ..MediumRtm::default()
             },
             &[7; 100],
@@ -201,14 +198,13 @@ impl Script {
     /// A long-read message, whose read the device refuses.
     fn refuse_read(&mut self) {
         self.recv(0, 4000, 7);
-        let options = self.by_connid();
         self.send(
             &LongreadRtm {
                 msg_id: MsgId(0),
                 msg_length: 4000,
                 send_id: SendId(77),
                 read_iov: RmaIovs::new(&[RmaIov::new(0x5000, 4000, 9)]).unwrap(),
-                options,
+                options: self.by_connid(),
                 ..LongreadRtm::default()
             },
             &[],
@@ -231,12 +227,11 @@ impl Script {
     fn be_written_in_windows(&mut self) -> u32 {
         let region = self.dut.register(memory(0, 4096).memory, Access::all());
         let key = region.unwrap().remote_key.0;
-        let options = self.by_connid();
         let long = LongctsRtw {
             msg_length: 3000,
             send_id: SendId(77),
             rma_iov: RmaIovs::new(&[RmaIov::new(MEMORY, 3000, key)]).unwrap(),
-            options,
+            options: self.by_connid(),
             ..LongctsRtw::default()
         };
         self.send(&long, &[1; 100]);
@@ -547,14 +542,13 @@ fn a_send_that_has_failed_keeps_its_failure() {
     assert_eq!(script.error().failure, failure);
     script.expect_nothing_left();
 
-    let connid = script.connid();
     let (msg_id, _) = start(&mut script, peer, Subprotocol::LongCts);
     let error = PeerError {
         msg_id: MsgId(msg_id),
         op_id: PeerError::NO_OP,
         emitter_ope_type: OpeType::RXE,
         prov_errno: 999_999,
-        connid,
+        connid: script.connid(),
         ..PeerError::default()
     };
     script.send(&error, &[]);
@@ -569,15 +563,11 @@ fn named_writes_reads_atomics_continue_with_an_event() {
     let send_id = script.write_in_windows(peer);
     script.read(peer, memory(0, 3000), &REMOTE, 2).unwrap();
     let recv_id = script.expect_header::<Rtr>().recv_id.0;
+    let (operand, remote) = ([memory(0, 8)], [peer_memory(0x7000, 8, 5)]);
     let atomic = AtomicArgs {
-        peer,
-        operand: &[memory(0, 8)],
-        remote: &[peer_memory(0x7000, 8, 5)],
-        datatype: AtomicDatatype::UINT64,
-        operation: AtomicOp::SUM,
-        kind: AtomicKind::Write,
         flags: OperationFlags::COMPLETION | OperationFlags::DELIVERY_COMPLETE,
         context: 3,
+        ..sum(peer, &operand, &remote)
     };
     script.dut.atomic(atomic).unwrap();
     let (msg_id, atomic_id) = script.expect(|packet| match packet.header {
@@ -807,13 +797,12 @@ fn failed_writes_are_not_reported_to_peers() {
     }
     // The peer's: its data cannot be read.
     let region = script.dut.register(memory(0, 4096).memory, Access::all());
-    let options = script.by_connid();
     let long = LongreadRtw {
         msg_length: 3000,
         send_id: SendId(77),
         rma_iov: RmaIovs::new(&[RmaIov::new(MEMORY, 3000, region.unwrap().remote_key.0)]).unwrap(),
         read_iov: RmaIovs::new(&[RmaIov::new(0x5000, 3000, 9)]).unwrap(),
-        options,
+        options: script.by_connid(),
     };
     script.send(&long, &[]);
     assert_eq!(script.network.flights(), 1, "the read");

@@ -10,7 +10,7 @@ use efa_core::wire::{
 };
 
 use crate::script::{
-    MODERN, Script, config, connected, connected_with, memory, peer_memory, traits,
+    MODERN, Script, config, connected, connected_with, memory, peer_memory, sum, traits,
 };
 use efa_testing::nic::{DeviceTraits, MEMORY};
 
@@ -24,11 +24,10 @@ fn extra_info_may_have_any_number_of_words() {
             // Undefined feature bits have no effect.
             *first = MODERN.bits() | u64::MAX << 40;
         }
-        let connid = script.connid();
         script.send(
             &Handshake {
                 extra_info: ExtraInfo::new(&words).unwrap(),
-                connid,
+                connid: script.connid(),
                 ..Handshake::default()
             },
             &[],
@@ -288,17 +287,11 @@ fn old_values_come_whatever_the_reserved_word_is() {
     let (mut script, peer) = connected();
     let remote = peer_memory(0x1000, 8, 1);
     let result = [memory(100, 8)];
-    let fetch = AtomicArgs {
-        peer,
-        datatype: AtomicDatatype::UINT64,
-        operation: AtomicOp::SUM,
-        operand: &[memory(0, 8)],
+    let fetch = script.dut.atomic(AtomicArgs {
         kind: AtomicKind::Fetch { result: &result },
-        remote: &[remote],
-        flags: OperationFlags::COMPLETION,
-        context: 1,
-    };
-    script.dut.atomic(fetch).unwrap();
+        ..sum(peer, &[memory(0, 8)], &[remote])
+    });
+    fetch.unwrap();
     let recv_id = script.expect(|packet| match packet.header {
         Header::Rta(Rta {
             kind: RtaKind::Fetch(recv_id),
@@ -332,14 +325,10 @@ fn undefined_atomics_are_refused_on_both_sides() {
     let target = [RmaIov::new(MEMORY, 8, region.unwrap().remote_key.0)];
     for (msg_id, (datatype, operation)) in undefined.into_iter().enumerate() {
         let posted = script.dut.atomic(AtomicArgs {
-            peer,
             datatype,
             operation,
-            operand: &[memory(0, 8)],
-            kind: AtomicKind::Write,
-            remote: &[peer_memory(0x1000, 8, 1)],
             flags: OperationFlags::empty(),
-            context: 1,
+            ..sum(peer, &[memory(0, 8)], &[peer_memory(0x1000, 8, 1)])
         });
         assert!(
             matches!(posted, Err(EndpointError::Unsupported(_))),
@@ -483,15 +472,10 @@ fn a_packet_limits_an_atomics_length() {
     // Room for the longest header of a request, as stock libfabric reckons.
     assert_eq!((size, compared), (1024 - 152, (1024 - 152) / 2));
     let add = |script: &mut Script, length: usize| {
+        let remote = [peer_memory(0x1000, length as u64, 1)];
         script.dut.atomic(AtomicArgs {
-            peer,
-            datatype: efa_core::wire::AtomicDatatype::UINT8,
-            operation: efa_core::wire::AtomicOp::SUM,
-            operand: &[memory(0, length)],
-            kind: AtomicKind::Write,
-            remote: &[peer_memory(0x1000, length as u64, 1)],
-            flags: OperationFlags::COMPLETION,
-            context: 1,
+            datatype: AtomicDatatype::UINT8,
+            ..sum(peer, &[memory(0, length)], &remote)
         })
     };
     assert!(matches!(

@@ -3,10 +3,9 @@
 
 use efa_core::endpoint::*;
 use efa_core::nic::{Access, DeviceCaps, Region, Status, UserSlice};
-use efa_core::wire::{AtomicDatatype, AtomicOp};
 use efa_testing::nic::{DeviceTraits, MEMORY, Network, NetworkNic};
 
-use crate::script::{config, memory};
+use crate::script::{config, memory, sum};
 
 /// An operation of the first endpoint's application; the second endpoint posts receives if needed.
 #[derive(Clone, Copy, Debug)]
@@ -125,16 +124,11 @@ impl Pair {
     fn fetch(&mut self) -> Result<(), EndpointError> {
         let remote = [self.remote(8)];
         self.ends[0].atomic(AtomicArgs {
-            peer: self.peers[0],
             kind: AtomicKind::Fetch {
                 result: &[memory(64, 8)],
             },
-            datatype: AtomicDatatype::UINT64,
-            operation: AtomicOp::SUM,
-            operand: &[memory(0, 8)],
-            remote: &remote,
-            flags: OperationFlags::COMPLETION,
             context: DEED,
+            ..sum(self.peers[0], &[memory(0, 8)], &remote)
         })
     }
 

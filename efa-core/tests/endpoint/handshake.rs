@@ -65,10 +65,9 @@ fn any_first_packet_gets_one_handshake() {
     // A control packet out of the blue is answered as well.
     let mut script = Script::new();
     script.insert_peer();
-    let connid = script.connid();
     script.send(
         &ReadNack {
-            connid,
+            connid: script.connid(),
             ..ReadNack::default()
         },
         &[],
@@ -539,12 +538,11 @@ fn memory_unreachable_by_device_is_accessed_by_packets() {
     let first = |hmem_p2p, start: &dyn Fn(&mut Script, PeerId)| {
         let mut script = Script::new();
         let peer = script.insert_peer();
-        let connid = script.connid();
         let features = MODERN | ExtraFeatures::RDMA_READ | ExtraFeatures::RDMA_WRITE;
         script.send(
             &Handshake {
                 extra_info: features.into(),
-                connid,
+                connid: script.connid(),
                 device_version: Some(0xEFA1),
                 hmem_p2p,
                 ..Handshake::default()

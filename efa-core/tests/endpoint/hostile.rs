@@ -152,13 +152,12 @@ fn data_that_was_not_granted_ends_the_receive() {
     let (mut script, _) = connected();
     let receive = |script: &mut Script, msg_id| {
         script.recv(0, 4096, 7);
-        let options = script.by_connid();
         script.send(
             &LongctsRtm {
                 msg_id: MsgId(msg_id),
                 msg_length: 4096,
                 send_id: SendId(77),
-                options,
+                options: script.by_connid(),
                 ..LongctsRtm::default()
             },
             &[1; 96],
@@ -447,13 +446,12 @@ fn a_peer_error_about_anything_does_no_harm() {
                 for msg_id in [0, 1, 2, 5000, 0x8000_0000, u32::MAX] {
                     for side in 0..4 {
                         let (mut script, peer, _) = moment.arrange(subprotocol, announced);
-                        let connid = script.connid();
                         let error = PeerError {
                             msg_id: MsgId(msg_id),
                             op_id,
                             emitter_ope_type: OpeType(side),
                             prov_errno: op_id,
-                            connid,
+                            connid: script.connid(),
                             ..PeerError::default()
                         };
                         // Twice, because the first one may have ended its operation.
@@ -488,13 +486,12 @@ fn protected_memory_is_not_touched() {
         .nic_mut()
         .register(memory(128, 64).memory, Access::all())
         .unwrap();
-    let connid = script.connid();
     let write = |script: &mut Script, address, length: usize, key: u64| {
         let iovs = [RmaIov::new(address, length as u64, key)];
         let header = EagerRtw {
             rma_iov: RmaIovs::new(&iovs).unwrap(),
             options: ReqOptions {
-                connid,
+                connid: script.connid(),
                 ..ReqOptions::default()
             },
             ..EagerRtw::default()

@@ -12,7 +12,7 @@ use efa_core::wire::{
     RecvId, Repr, ReqFlags, RmaIov, RmaIovs, Rta, RtaKind, Rtr, RtrKind, RuntreadRtm, SendId,
 };
 
-use crate::script::{MODERN, Script, config, memory, peer_memory, traits, traits_with};
+use crate::script::{MODERN, Script, config, memory, peer_memory, sum, traits, traits_with};
 use efa_testing::nic::{DeviceTraits, MEMORY};
 
 /// Operation ids: dense ones, as in libfabric up to 2.6, and ids of 2.7, with the index in bits
@@ -581,21 +581,13 @@ fn answers_to_reads_and_atomics() {
             peer.fills_windows(granted, length as u64);
             peer.received(length as u64);
         }
-        peer.script
-            .dut
-            .atomic(AtomicArgs {
-                peer: peer.peer,
-                operand: &[memory(0, 8)],
-                remote: &[peer_memory(0x7000, 8, 5)],
-                datatype: AtomicDatatype::UINT64,
-                operation: AtomicOp::SUM,
-                kind: AtomicKind::Fetch {
-                    result: &[memory(64, 8)],
-                },
-                flags: OperationFlags::COMPLETION,
-                context: 1,
-            })
-            .unwrap();
+        let fetch = peer.script.dut.atomic(AtomicArgs {
+            kind: AtomicKind::Fetch {
+                result: &[memory(64, 8)],
+            },
+            ..sum(peer.peer, &[memory(0, 8)], &[peer_memory(0x7000, 8, 5)])
+        });
+        fetch.unwrap();
         let recv_id = peer.script.expect(|packet| match packet.header {
             Header::Rta(Rta {
                 kind: RtaKind::Fetch(recv_id),

@@ -4,12 +4,12 @@
 use efa_core::endpoint::*;
 use efa_core::nic::Domain;
 use efa_core::wire::{
-    AtomicDatatype, AtomicOp, CtsData, ExtraFeatures, Header, LongctsRtm, MsgId, PacketType,
-    RecvId, Rtr, RtrKind, SendId,
+    AtomicDatatype, CtsData, ExtraFeatures, Header, LongctsRtm, MsgId, PacketType, RecvId, Rtr,
+    RtrKind, SendId,
 };
 
 use crate::script::{
-    Script, config, config_with, connected, connected_with, memory, peer_memory, traits,
+    Script, config, config_with, connected, connected_with, memory, peer_memory, sum, traits,
 };
 use efa_testing::nic::{DeviceTraits, MEMORY};
 
@@ -60,17 +60,13 @@ fn messages_and_atomics_count_with_one_counter() {
         let mut ids = Vec::new();
         for turn in 0..6 {
             if turn % 3 == 1 {
-                let add = AtomicArgs {
-                    peer,
+                let add = script.dut.atomic(AtomicArgs {
                     datatype: AtomicDatatype::UINT8,
-                    operation: AtomicOp::SUM,
-                    operand: &[memory(0, 1)],
-                    kind: AtomicKind::Write,
-                    remote: &[remote(1)],
                     flags: OperationFlags::empty(),
                     context: 0,
-                };
-                script.dut.atomic(add).unwrap();
+                    ..sum(peer, &[memory(0, 1)], &[remote(1)])
+                });
+                add.unwrap();
             } else {
                 // Eager, and of several packets, which have one id.
                 let length = 900 * (turn % 3);
@@ -249,14 +245,8 @@ fn requests_name_at_most_four_memory_pieces() {
         context: 1,
     }));
     too_many(script.dut.atomic(AtomicArgs {
-        peer,
-        datatype: AtomicDatatype::UINT64,
-        operation: AtomicOp::SUM,
-        operand: &buffer,
-        kind: AtomicKind::Write,
-        remote: &pieces,
         flags: OperationFlags::empty(),
-        context: 1,
+        ..sum(peer, &buffer, &pieces)
     }));
     script.expect_silence();
 }

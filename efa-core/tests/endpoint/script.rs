@@ -6,8 +6,8 @@ use efa_core::address::RawAddress;
 use efa_core::endpoint::*;
 use efa_core::nic::{DeviceCaps, RemoteKey, Source, UserSlice};
 use efa_core::wire::{
-    Connid, Cts, CtsData, EagerRtm, ExtraFeatures, Handshake, Header, MediumRtm, MsgId, Packet,
-    RecvId, Repr, ReqOptions, SendId,
+    AtomicDatatype, AtomicOp, Connid, Cts, CtsData, EagerRtm, ExtraFeatures, Handshake, Header,
+    MediumRtm, MsgId, Packet, RecvId, Repr, ReqOptions, SendId,
 };
 
 use efa_testing::nic::{DeviceTraits, MEMORY, Network, NetworkNic};
@@ -19,6 +19,24 @@ pub(crate) fn memory(offset: u64, length: usize) -> IoVec {
 /// Memory of the peer.
 pub(crate) const fn peer_memory(address: u64, length: u64, key: u64) -> RemoteIoVec {
     RemoteIoVec::new(address, length, RemoteKey(key))
+}
+
+/// An atomic that adds numbers of 64 bits.
+pub(crate) fn sum<'a>(
+    peer: PeerId,
+    operand: &'a [IoVec],
+    remote: &'a [RemoteIoVec],
+) -> AtomicArgs<'a> {
+    AtomicArgs {
+        peer,
+        datatype: AtomicDatatype::UINT64,
+        operation: AtomicOp::SUM,
+        operand,
+        kind: AtomicKind::Write,
+        remote,
+        flags: OperationFlags::COMPLETION,
+        context: 1,
+    }
 }
 
 /// The endpoint under test is device 0. The peer is device 1, which is driven only by the script.
@@ -128,11 +146,10 @@ impl Script {
 
     /// The peer's handshake.
     pub(crate) fn shake_hands(&mut self, features: ExtraFeatures) {
-        let connid = self.connid();
         self.send(
             &Handshake {
                 extra_info: features.into(),
-                connid,
+                connid: self.connid(),
                 device_version: Some(0xEFA1),
                 ..Handshake::default()
             },
