@@ -5,8 +5,8 @@ use std::ptr::null_mut;
 
 use crate::common::c::*;
 use crate::common::{
-    AGAIN, Options, Pair, Side, bind, close, control, name_of, opened, with_pair, with_provider,
-    with_provider_and,
+    AGAIN, NO_SHM, Options, Pair, STOCK, Side, bind, close, control, name_of, opened, with_pair,
+    with_provider, with_provider_in,
 };
 
 fn open(side: &Side, count: usize) -> *mut fid_av {
@@ -138,12 +138,7 @@ fn removed_peers_are_heard_again_after_insertion() {
 
 #[test]
 fn stock_peers_hear_who_has_reinserted_them() {
-    let permit = |command: &mut std::process::Command| {
-        command
-            .env("FI_PROVIDER", "efa_rs,efa")
-            .env("FI_EFA_ENABLE_SHM_TRANSFER", "0");
-    };
-    with_provider_and(permit, |libfabric| {
+    with_provider_in(&[STOCK, NO_SHM], |libfabric| {
         let stock = Options::USUAL.with(|options| options.provider = c"efa");
         reinsert(libfabric, &stock, [true, false]);
     });

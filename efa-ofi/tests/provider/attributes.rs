@@ -5,7 +5,7 @@ use std::ffi::{c_char, c_int, c_void};
 use std::ptr::{null, null_mut};
 
 use crate::common::c::*;
-use crate::common::{Libfabric, with_provider, with_provider_and};
+use crate::common::{Libfabric, STOCK, with_provider, with_provider_in};
 
 const NO_DATA: c_int = -libc::ENODATA;
 
@@ -372,8 +372,7 @@ const UNCHECKED_BY_STOCK: [&str; 11] = [
 
 #[test]
 fn stock_refuses_more_of_most_attributes_too() {
-    let permit = |command: &mut std::process::Command| _ = command.env("FI_PROVIDER", "efa_rs,efa");
-    with_provider_and(permit, |libfabric| {
+    with_provider_in(&[STOCK], |libfabric| {
         let request = |provider: &std::ffi::CStr, attribute: &Attribute, value| {
             let info = libfabric.info(|hints| {
                 hints.caps = FI_RMA;

@@ -5,7 +5,8 @@ use std::ptr::null_mut;
 
 use crate::common::c::*;
 use crate::common::{
-    AGAIN, Libfabric, Options, Pair, Side, bind, close, with_provider, with_provider_and,
+    AGAIN, Libfabric, NO_SHM, Options, Pair, STOCK, Side, bind, close, with_provider,
+    with_provider_in,
 };
 
 fn values(counter: *mut fid_cntr) -> (u64, u64) {
@@ -194,12 +195,7 @@ fn check_counts(libfabric: &Libfabric, provider: &'static CStr, all: &[(Access, 
 #[test]
 fn targets_count_what_the_device_tells() {
     use Access::*;
-    let permit = |command: &mut std::process::Command| {
-        command
-            .env("FI_PROVIDER", "efa_rs,efa")
-            .env("FI_EFA_ENABLE_SHM_TRANSFER", "0");
-    };
-    with_provider_and(permit, |libfabric| {
+    with_provider_in(&[STOCK, NO_SHM], |libfabric| {
         let counted = [(Message, 1), (WriteWithData, 1), (Write, 0), (Read, 0)];
         for provider in [c"efa_rs", c"efa"] {
             check_counts(libfabric, provider, &counted);
@@ -213,10 +209,7 @@ fn targets_count_what_the_device_tells() {
 #[test]
 fn targets_count_accesses_by_packets() {
     use Access::*;
-    let permit = |command: &mut std::process::Command| {
-        command.env("FI_EFA_USE_DEVICE_RDMA", "0");
-    };
-    with_provider_and(permit, |libfabric| {
+    with_provider_in(&[("FI_EFA_USE_DEVICE_RDMA", "0")], |libfabric| {
         let all = [WriteWithData, Write, Read, Add, FetchAdd].map(|access| (access, 1));
         check_counts(libfabric, c"efa_rs", &all);
     });

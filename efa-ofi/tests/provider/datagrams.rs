@@ -7,8 +7,8 @@ use efa_testing::pattern;
 
 use crate::common::c::*;
 use crate::common::{
-    AGAIN, EINVAL, Libfabric, Options, Pair, Side, bind, close, control, message, piece, with_pair,
-    with_provider, with_provider_and, with_provider_under,
+    AGAIN, EINVAL, Libfabric, Options, Pair, STOCK, Side, bind, close, control, message, piece,
+    with_pair, with_provider, with_provider_in, with_provider_under,
 };
 
 const NO_DATA: c_int = -libc::ENODATA;
@@ -184,10 +184,7 @@ fn offered(
 
 #[test]
 fn the_info_says_what_stock_says() {
-    let with_stock = |command: &mut std::process::Command| {
-        command.env("FI_PROVIDER", "efa_rs,efa");
-    };
-    with_provider_and(with_stock, |libfabric| {
+    with_provider_in(&[STOCK], |libfabric| {
         let of = |provider: &CStr| {
             let info = offered(libfabric, |hints| {
                 // SAFETY: hints have all attributes, and a name that `free` ends.

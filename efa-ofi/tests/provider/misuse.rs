@@ -6,7 +6,8 @@ use std::ptr::null_mut;
 
 use crate::common::c::*;
 use crate::common::{
-    AGAIN, Options, Side, bind, close, message, piece, with_pair, with_provider, with_provider_and,
+    AGAIN, NO_SHM, Options, STOCK, Side, bind, close, message, piece, with_pair, with_provider,
+    with_provider_in,
 };
 
 const EINVAL: c_int = -libc::EINVAL;
@@ -189,12 +190,7 @@ fn copied_out(side: &Side, room: usize) -> Vec<(&'static str, c_int, usize, bool
 
 #[test]
 fn short_buffers_get_the_needed_length() {
-    let permit = |command: &mut std::process::Command| {
-        command
-            .env("FI_PROVIDER", "efa_rs,efa")
-            .env("FI_EFA_ENABLE_SHM_TRANSFER", "0");
-    };
-    with_provider_and(permit, |libfabric| {
+    with_provider_in(&[STOCK, NO_SHM], |libfabric| {
         let [ours, stock] = [c"efa_rs", c"efa"].map(|provider| {
             let options = Options::USUAL.with(|options| options.provider = provider);
             let side = Side::open(libfabric, &options);

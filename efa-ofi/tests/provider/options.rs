@@ -5,7 +5,8 @@ use std::ptr::null_mut;
 
 use crate::common::c::*;
 use crate::common::{
-    MAX_MSG_SIZE, Options, SHARED_MEMORY_PERMITTED, Side, control, with_pair, with_provider,
+    MAX_MSG_SIZE, Options, SHARED_MEMORY_PERMITTED, STOCK, Side, control, with_pair, with_provider,
+    with_provider_in,
 };
 
 const EINVAL: c_int = -libc::EINVAL;
@@ -157,8 +158,7 @@ fn operation_flags_can_be_changed() {
 
 #[test]
 fn multi_receive_buffers_first_end_at_a_packet() {
-    let permit = |command: &mut std::process::Command| _ = command.env("FI_PROVIDER", "efa_rs,efa");
-    crate::common::with_provider_and(permit, |libfabric| {
+    with_provider_in(&[STOCK], |libfabric| {
         let [ours, stock] = [c"efa_rs", c"efa"].map(|provider| {
             let options = Options::USUAL.with(|options| options.provider = provider);
             let side = Side::open(libfabric, &options);

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_char, c_int, c_void};
 use std::ptr::null_mut;
 
 use crate::common::c::*;
-use crate::common::{Libfabric, with_provider_and};
+use crate::common::{Libfabric, with_provider_in};
 
 type GetParameters = unsafe extern "C" fn(*mut *mut fi_param, *mut c_int) -> c_int;
 type FreeParameters = unsafe extern "C" fn(*mut fi_param);
@@ -46,10 +46,7 @@ fn parameters(libfabric: &Libfabric) -> Vec<(String, String, Option<String>)> {
 
 #[test]
 fn variables_are_listed_with_defaults_and_values() {
-    let set = |command: &mut std::process::Command| {
-        command.env("FI_EFA_RUNT_SIZE", "1234");
-    };
-    with_provider_and(set, |libfabric| {
+    with_provider_in(&[("FI_EFA_RUNT_SIZE", "1234")], |libfabric| {
         let found = parameters(libfabric);
         let mut names: Vec<&str> = found.iter().map(|(name, ..)| name.as_str()).collect();
         names.sort_unstable();

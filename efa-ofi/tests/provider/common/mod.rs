@@ -26,7 +26,7 @@ const PLUG_INS: &str = concat!(env!("OUT_DIR"), "/plug-in");
 /// Runs a test with the provider, in a process of its own. `body` is a closure of the test's
 /// function itself, so that the test is found again ([`path_of`]).
 pub(crate) fn with_provider(body: impl FnOnce(&Libfabric)) {
-    with_provider_and(|_| (), body);
+    with_provider_in(&[], body);
 }
 
 /// As [`with_provider`], with two endpoints.
@@ -38,6 +38,17 @@ pub(crate) fn with_pair(options: &Options, body: impl FnOnce(&Pair)) {
         pair.close(libfabric);
     };
     with_provider_under(&[], name, |_| (), open);
+}
+
+/// Permits stock `efa` besides this provider.
+pub(crate) const STOCK: (&str, &str) = ("FI_PROVIDER", "efa_rs,efa");
+/// Makes stock `efa` use the device within a host, too.
+pub(crate) const NO_SHM: (&str, &str) = ("FI_EFA_ENABLE_SHM_TRANSFER", "0");
+
+/// As [`with_provider`], with these variables of the environment.
+pub(crate) fn with_provider_in(variables: &[(&str, &str)], body: impl FnOnce(&Libfabric)) {
+    let set = |command: &mut std::process::Command| _ = command.envs(variables.iter().copied());
+    with_provider_under(&[], path_of(&body), set, body);
 }
 
 /// As [`with_provider`]. `prepare` changes the start of that process; its result is dropped when
