@@ -11,10 +11,8 @@ fn one_direction_is_said_and_blames_nobody() {
     let half = AlteredTrace::of("long-cts");
     half.keep(|frame| frame.direction == Some(Direction::Outbound));
     let command = efa_conformance(&["check", half.name(), "--fail-on", "note"]);
-    let printed = expect(command, 0, &[]);
     let note = "not judged: 2 ends of conversations lack frames that they sent or got";
-    assert!(printed.contains(note), "{printed}");
-    assert!(printed.contains("packet-form, iov-length"), "{printed}");
+    expect(command, 0, &[note, "packet-form, iov-length"]);
 
     let command = efa_conformance(&["check", half.name(), "--require-complete"]);
     expect(command, 2, &["not all of it could be judged"]);
@@ -28,10 +26,9 @@ fn one_direction_is_said_and_blames_nobody() {
 fn a_missing_beginning_is_reported() {
     let late = AlteredTrace::of("long-cts");
     late.keep(|frame| frame.number > 10);
-    let printed = expect(efa_conformance(&["check", late.name()]), 0, &[]);
     let note = "not judged: 2 ends of conversations lack their beginning";
-    assert!(printed.contains(note), "{printed}");
-    assert!(printed.contains("answer-names-request"), "{printed}");
+    let command = efa_conformance(&["check", late.name()]);
+    expect(command, 0, &[note, "answer-names-request"]);
 }
 
 /// The length of the fields before the data in a packet's block.

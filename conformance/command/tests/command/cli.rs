@@ -1,10 +1,13 @@
 //! The command line: exit status and messages.
 
+use std::path::Path;
+
 use efa_check::capture::Capture;
 use efa_core::wire::fields::field_of;
 use efa_testing::workspace::{efa_conformance, efa_conformance_on_host, expect, outcome, traces};
 
 use crate::altered::AlteredTrace;
+use crate::assert_has;
 
 fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
@@ -55,19 +58,16 @@ fn a_trace_passes_and_the_reports_are_written() {
     // Standard output is not a terminal, so lines are plain.
     assert!(!printed.contains('\u{1b}'), "{printed}");
 
-    let junit = std::fs::read_to_string(directory.path().join("junit.xml")).unwrap();
-    assert!(
-        junit.contains("<testsuite name=\"emu\" tests=\"4\""),
-        "{junit}"
-    );
-    let json = std::fs::read_to_string(directory.path().join("report.json")).unwrap();
+    let junit = std::fs::read_to_string(report("junit.xml")).unwrap();
+    assert_has(&junit, &["<testsuite name=\"emu\" tests=\"4\""]);
+    let json = std::fs::read_to_string(report("report.json")).unwrap();
     let json: serde_json::Value = serde_json::from_str(&json).unwrap();
     assert_eq!(json["summary"]["passed"], 4);
     assert_eq!(json["cases"][0]["result"], "passed");
-    let html = std::fs::read_to_string(directory.path().join("report.html")).unwrap();
+    let html = std::fs::read_to_string(report("report.html")).unwrap();
     // Four cases; each has one drawing, because it agrees with the recording.
     assert_eq!(html.matches(">as recorded<").count(), 4, "{html}");
-    assert!(html.contains("EAGER_TAGRTM msg_id 0"), "{html}");
+    assert_has(&html, &["EAGER_TAGRTM msg_id 0"]);
     assert!(!html.contains("class=\"m\""), "{html}");
 }
 
@@ -79,6 +79,15 @@ fn other_tag() -> AlteredTrace {
         bytes[packets[0] + tag] ^= 0x01;
     });
     trace
+}
+
+/// The capture in this file, of which the output tells, with the message of the trace.
+fn captured(printed: &str, kept: &Path) -> Capture {
+    assert_has(printed, &[&format!("captured in {}", kept.display())]);
+    let capture = Capture::load(kept).unwrap();
+    let frames = &capture.frames;
+    assert!(frames.iter().any(|frame| frame.kind() == "EAGER_TAGRTM"));
+    capture
 }
 
 /// A failure leaves a capture, names the statement in the reports, and tells how to repeat it.
@@ -96,54 +105,30 @@ fn a_failure_is_kept_grouped_and_repeatable() {
     let printed = expect(command, 1, &["checksum"]);
     let html = std::fs::read_to_string(file("report.html")).unwrap();
     // The engine's packet differs from the sender's, and is marked.
-    assert!(html.contains("v4/3.2/request-as-asked tag"), "{html}");
-    assert!(html.contains(">in this run<"), "{html}");
+    let marked = ["v4/3.2/request-as-asked tag", ">in this run<"];
+    assert_has(&html, &marked);
     assert!(!html.contains("http"), "{html}");
     let kept = file("kept").join("eager-tagged-a.pcapng");
-    assert!(
-        printed.contains(&format!("captured in {}", kept.display())),
-        "{printed}"
-    );
-    let capture = Capture::load(&kept).unwrap();
+    let capture = captured(&printed, &kept);
     assert_eq!(capture.interfaces.len(), 2);
-    assert!(
-        capture
-            .frames
-            .iter()
-            .any(|frame| frame.kind() == "EAGER_TAGRTM")
-    );
     let (_, summary) = printed.split_once("failed, by the first thing").unwrap();
-    assert!(
-        summary.contains(
-            "  packet 1 (EAGER_TAGRTM), field `tag` (spec section 3.2, table 3.3; \
-             v4/3.2/request-as-asked): expected "
-        ),
-        "{printed}"
-    );
     let command = format!("efa-conformance run {} --backend emu", path.display());
-    assert!(summary.contains(&format!("{command}\n")), "{printed}");
+    let cause = "  packet 1 (EAGER_TAGRTM), field `tag` (spec section 3.2, table 3.3; \
+                 v4/3.2/request-as-asked): expected ";
+    assert_has(summary, &[cause, &format!("{command}\n")]);
     let json = std::fs::read_to_string(file("report.json")).unwrap();
     // All reports contain the command, and the page has a relative link to the capture.
     let junit = std::fs::read_to_string(file("junit.xml")).unwrap();
     for report in [&json, &junit, &html] {
-        assert!(report.contains(&command), "{report}");
-        assert!(report.contains("--captures"), "the command line: {report}");
+        // The second is of the command line.
+        assert_has(report, &[&command, "--captures"]);
     }
-    assert!(
-        html.contains("href=\"kept/eager-tagged-a.pcapng\""),
-        "{html}"
-    );
+    assert_has(&html, &["href=\"kept/eager-tagged-a.pcapng\""]);
     let [matrix, tree, failed] = ["<h2>Cases", "<h2>By section", "<h2>Failed"]
         .map(|heading| html.find(heading).expect(heading));
     assert!(matrix < tree && tree < failed);
-    assert!(
-        json.contains(r#""statement": "v4/3.2/request-as-asked""#),
-        "{json}"
-    );
-    assert!(
-        junit.contains(r#"type="v4/3.2/request-as-asked""#),
-        "{junit}"
-    );
+    assert_has(&json, &[r#""statement": "v4/3.2/request-as-asked""#]);
+    assert_has(&junit, &[r#"type="v4/3.2/request-as-asked""#]);
 }
 
 #[test]
@@ -159,17 +144,7 @@ fn over_verbs_a_failure_is_kept_too() {
         &[],
     );
     let kept = kept.join("eager-tagged-a.pcapng");
-    assert!(
-        printed.contains(&format!("captured in {}", kept.display())),
-        "{printed}"
-    );
-    let capture = Capture::load(&kept).unwrap();
-    assert!(
-        capture
-            .frames
-            .iter()
-            .any(|frame| frame.kind() == "EAGER_TAGRTM")
-    );
+    captured(&printed, &kept);
 }
 
 #[test]
@@ -185,11 +160,12 @@ fn results_of_several_runs_make_one_page() {
     let command = efa_conformance(&["report", &file("1.json"), &file("2.json"), "--html", &page]);
     expect(command, 0, &["0 new failures, 0 mended"]);
     let html = std::fs::read_to_string(page).unwrap();
-    assert!(html.contains("<h2>Between the two runs</h2>"), "{html}");
-    assert!(
-        html.contains("commit first") && html.contains("commit second"),
-        "{html}"
-    );
+    let texts = [
+        "<h2>Between the two runs</h2>",
+        "commit first",
+        "commit second",
+    ];
+    assert_has(&html, &texts);
     // A row with two endpoints for each of the two runs; each links to its own case.
     assert_eq!(
         html.matches("<th scope=\"row\">eager-tagged</th>").count(),
@@ -198,8 +174,8 @@ fn results_of_several_runs_make_one_page() {
     for case in ["0-eager-tagged", "1-eager-tagged"] {
         for role in ["a", "b"] {
             let name = format!("{case}-core-emu-{role}\"");
-            assert!(html.contains(&format!("href=\"#{name}")), "{name}: {html}");
-            assert!(html.contains(&format!("id=\"{name}")), "{name}: {html}");
+            let (link, target) = (format!("href=\"#{name}"), format!("id=\"{name}"));
+            assert_has(&html, &[&link, &target]);
         }
     }
 }
@@ -350,7 +326,7 @@ fn show_names_each_of_several_captures() {
             format!("capture {path}/zero-length.pcapng")
         ]
     );
-    assert!(printed.contains("HANDSHAKE"), "{printed}");
+    assert_has(&printed, &["HANDSHAKE"]);
     let packets = shown(&[&path, "--packets", "1"]);
     assert_eq!(packets.len(), 2);
     assert!(
@@ -577,7 +553,7 @@ fn hw_backend_without_device_names_the_remedy() {
         return;
     }
     assert_eq!(status, Some(2), "{printed}");
-    assert!(printed.contains("efa-emu run --"), "{printed}");
+    assert_has(&printed, &["efa-emu run --"]);
 }
 
 #[test]
@@ -589,7 +565,6 @@ fn manual_pages_have_program_date_and_exit_statuses() {
     let page = std::fs::read_to_string(page).unwrap();
     let program = concat!("\"efa-conformance ", env!("CARGO_PKG_VERSION"), "\"");
     let title = format!(".TH efa-conformance-run 1 2023-11-14 {program} ");
-    for text in [&title, "\n.SH EXIT STATUS\n", "\n  1  something failed\n"] {
-        assert!(page.contains(text), "{text}: {page}");
-    }
+    let texts = [&title, "\n.SH EXIT STATUS\n", "\n  1  something failed\n"];
+    assert_has(&page, &texts);
 }

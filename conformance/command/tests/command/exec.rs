@@ -9,6 +9,8 @@ use efa_testing::workspace::{
     conformance, efa_conformance, efa_conformance_on_host, emulator, expect, traces,
 };
 
+use crate::assert_has;
+
 /// Runs the cases of `eager-tagged` with `dut` under test.
 fn run(dut: &str, further: &[&str]) -> Command {
     let mut command = efa_conformance_on_host(&[], &["run"]);
@@ -251,16 +253,16 @@ fn reports_name_the_tested_software() {
     assert_eq!(json["cases"][0]["result"], "unsupported");
     assert_eq!(json["cases"][0]["reason"], "nothing");
     let junit = std::fs::read_to_string(path("r.xml")).unwrap();
-    assert!(
-        junit.contains(r#"<property name="under-test.release" value="0.3"/>"#),
-        "{junit}"
+    assert_has(
+        &junit,
+        &[r#"<property name="under-test.release" value="0.3"/>"#],
     );
     assert!(
         junit.contains("skipped=\"2\"") || junit.contains("<skipped"),
         "{junit}"
     );
     let html = std::fs::read_to_string(path("r.html")).unwrap();
-    assert!(html.contains("mine 0.3, commit abc123"), "{html}");
+    assert_has(&html, &["mine 0.3, commit abc123"]);
 }
 
 #[test]
@@ -281,10 +283,7 @@ fn wrong_option_values_are_named_with_the_remedy() {
     }
     let output = efa_conformance(&["run", "--help"]).output().unwrap();
     let help = String::from_utf8_lossy(&output.stdout).into_owned();
-    assert!(
-        help.contains("exec:COMMAND") && help.contains("docs/driver.md"),
-        "{help}"
-    );
+    assert_has(&help, &["exec:COMMAND", "docs/driver.md"]);
 }
 
 /// A program whose behaviour depends on the number of its start, from 1.
@@ -359,6 +358,5 @@ fn the_command_that_is_printed_repeats_the_failure() {
         .unwrap();
     let again = String::from_utf8_lossy(&output.stdout).into_owned();
     assert_eq!(output.status.code(), Some(1), "{command}\n{again}");
-    assert!(again.contains("no device today"), "{again}");
-    assert!(again.contains("2 failed"), "{again}");
+    assert_has(&again, &["no device today", "2 failed"]);
 }

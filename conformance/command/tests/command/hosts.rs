@@ -11,6 +11,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use efa_check::capture::Capture;
 use efa_testing::workspace::{conformance, efa_conformance, efa_emu, expect, traces};
 
+use crate::assert_has;
+
 /// The directory of the built programs, and then the directories of this process.
 fn search_path() -> String {
     let own = conformance();
@@ -174,11 +176,11 @@ node2       -           -           -
     assert_eq!(value["cases"][2]["places"], places);
     assert!(read(&junit).contains("name=\"hosts: a at node0, b at node2\""));
     let page = read(&html);
-    assert!(page.contains("<h2>Pairs of hosts: efa-core"), "{page}");
-    assert!(
-        page.contains("<td class=\"passed\">1 passed</td>"),
-        "{page}"
-    );
+    let texts = [
+        "<h2>Pairs of hosts: efa-core",
+        "<td class=\"passed\">1 passed</td>",
+    ];
+    assert_has(&page, &texts);
     // The report is read back for pages of several runs.
     let page = report("again.html");
     expect(efa_conformance(&["report", &json, "--html", &page]), 0, &[]);

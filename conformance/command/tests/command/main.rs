@@ -23,3 +23,11 @@ mod ssh;
 mod stock;
 mod survey;
 mod tags;
+
+/// Asserts that a text has these parts.
+#[track_caller]
+fn assert_has(text: &str, parts: &[&str]) {
+    for part in parts {
+        assert!(text.contains(part), "`{part}` is not in\n{text}");
+    }
+}
