@@ -10,7 +10,7 @@ use efa_core::wire::{
 };
 
 use crate::script::{
-    MODERN, Script, config, connected, connected_with, memory, peer_memory, sum, traits,
+    MODERN, Script, announced, config, connected, connected_with, memory, peer_memory, sum, traits,
 };
 use efa_testing::nic::{DeviceTraits, MEMORY};
 
@@ -171,10 +171,11 @@ fn read_nack_is_served_before_handshake_arrives() {
 /// Stock libfabric 1.17 to 2.5 take RDMA read for it.
 #[test]
 fn runts_need_only_announced_rdma_read() {
-    let mut script = Script::new();
-    script.insert_peer();
-    script.shake_hands(ExtraFeatures::RDMA_READ | ExtraFeatures::CONNID_HEADER);
-    script.expect_handshake();
+    let (mut script, _) = announced(
+        config(),
+        traits(),
+        ExtraFeatures::RDMA_READ | ExtraFeatures::CONNID_HEADER,
+    );
     script.recv(0, 20_000, 1);
     let source = [RmaIov::new(MEMORY, 20_000, 9)];
     for seg_offset in [0, 300] {

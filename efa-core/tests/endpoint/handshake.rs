@@ -8,7 +8,9 @@ use efa_core::wire::{
     RawAddressHeader, ReadNack, Repr, ReqOptions,
 };
 
-use crate::script::{Script, config, config_with, memory, peer_memory, traits, traits_with};
+use crate::script::{
+    Script, announced, config, config_with, memory, peer_memory, traits, traits_with,
+};
 use efa_testing::nic::{DeviceTraits, MEMORY};
 
 const MODERN: ExtraFeatures = ExtraFeatures::DELIVERY_COMPLETE.union(ExtraFeatures::CONNID_HEADER);
@@ -54,10 +56,7 @@ fn capabilities_that_are_switched_off_are_not_announced() {
 
 #[test]
 fn any_first_packet_gets_one_handshake() {
-    let mut script = Script::new();
-    script.insert_peer();
-    script.shake_hands(MODERN);
-    script.expect_handshake();
+    let (mut script, _) = announced(config(), traits(), MODERN);
     script.send(&script.eager(0), b"x");
     script.send(&script.eager(1), b"y");
     script.expect_silence();
@@ -202,19 +201,17 @@ fn requests_identify_their_sender_as_needed() {
     assert_eq!((after.raw_address, after.connid), (None, connid));
 
     // A peer that requests constant headers always gets the address.
-    let mut script = Script::new();
-    let peer = script.insert_peer();
-    script.shake_hands(MODERN | ExtraFeatures::CONSTANT_HEADER_LENGTH);
-    script.expect_handshake();
+    let (mut script, peer) = announced(
+        config(),
+        traits(),
+        MODERN | ExtraFeatures::CONSTANT_HEADER_LENGTH,
+    );
     let constant = options_sent(&mut script, peer);
     assert_eq!(constant.raw_address, address(&script));
     assert_eq!(constant.connid, None);
 
     // libfabric 1.11 takes a connid for data.
-    let mut script = Script::new();
-    let peer = script.insert_peer();
-    script.shake_hands(ExtraFeatures::RDMA_READ);
-    script.expect_handshake();
+    let (mut script, peer) = announced(config(), traits(), ExtraFeatures::RDMA_READ);
     let old = options_sent(&mut script, peer);
     assert_eq!((old.raw_address, old.connid), (None, None));
 }
@@ -621,10 +618,7 @@ fn a_failed_handshake_request_can_be_repeated() {
 
 #[test]
 fn missing_delivery_complete_is_reported_to_the_application() {
-    let mut script = Script::new();
-    let peer = script.insert_peer();
-    script.shake_hands(ExtraFeatures::CONNID_HEADER);
-    script.expect_handshake();
+    let (mut script, peer) = announced(config(), traits(), ExtraFeatures::CONNID_HEADER);
     let error = script
         .try_send(peer, 4, OperationFlags::DELIVERY_COMPLETE, 1)
         .unwrap_err();

@@ -9,7 +9,8 @@ use efa_core::wire::{
 };
 
 use crate::script::{
-    Script, config, config_with, connected, connected_with, memory, peer_memory, sum, traits,
+    Script, announced, config, config_with, connected, connected_with, memory, peer_memory, sum,
+    traits,
 };
 use efa_testing::nic::{DeviceTraits, MEMORY};
 
@@ -207,10 +208,7 @@ fn ctsdata_has_a_connid_only_on_request() {
         (ExtraFeatures::empty(), false),
         (ExtraFeatures::CONNID_HEADER, true),
     ] {
-        let mut script = Script::new();
-        let peer = script.insert_peer();
-        script.shake_hands(features);
-        script.expect_handshake();
+        let (mut script, peer) = announced(config(), traits(), features);
         let none = OperationFlags::empty();
         script.try_send(peer, 3000, none, 1).unwrap();
         let send_id = script.expect_header::<LongctsRtm>().send_id;

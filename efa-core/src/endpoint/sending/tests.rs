@@ -5,7 +5,8 @@ use crate::endpoint::base::steps;
 use crate::endpoint::{CompletionFlags, Errno, Failure, IoVec, ProviderError};
 use crate::nic::{LocalKey, Region, RemoteKey, UserSlice};
 use crate::wire::{
-    Connid, Cts, Header, MsgId, RecvId, ReqFlags, ReqOptions, RmaIov, RmaIovs, SendId,
+    Connid, Cts, CtsData, Header, LongctsRtm, MediumRtm, MsgId, ReadRsp, RecvId, ReqFlags,
+    ReqOptions, RmaIov, RmaIovs, SendId,
 };
 
 const FAILURE: Failure = Failure::new(Errno::EIO, ProviderError::None);
@@ -70,6 +71,21 @@ fn post(sending: &mut Sending, id: OutboundId) -> (Header, usize) {
     }
 }
 
+/// Posts the next packet, which has this format.
+fn post_header<T>(sending: &mut Sending, id: OutboundId) -> (T, usize)
+where
+    T: TryFrom<Header, Error = Header> + core::fmt::Debug,
+{
+    let (header, size) = post(sending, id);
+    (T::try_from(header).unwrap(), size)
+}
+
+/// Starts to send a message in segments.
+fn start_medium(sending: &mut Sending, length: u64, awaited: AwaitedPacket) -> OutboundId {
+    let stream = Stream::Medium(head(), segment_size(length, 900));
+    start(sending, length, awaited, bulk(length, stream))
+}
+
 fn cts(recv_id: u32, length: u64) -> Cts {
     Cts {
         recv_id: RecvId(recv_id),
@@ -81,18 +97,10 @@ fn cts(recv_id: u32, length: u64) -> Cts {
 #[test]
 fn medium_segments_cover_the_message_exactly() {
     let mut sending = sending();
-    let stream = Stream::Medium(head(), segment_size(2000, 900));
-    let id = start(
-        &mut sending,
-        2000,
-        AwaitedPacket::Nothing,
-        bulk(2000, stream),
-    );
+    let id = start_medium(&mut sending, 2000, AwaitedPacket::Nothing);
     let mut offset = 0;
     while sending.due(id) == PendingPost::Post {
-        let (Header::MediumRtm(header), size) = post(&mut sending, id) else {
-            panic!("another packet");
-        };
+        let (header, size) = post_header::<MediumRtm>(&mut sending, id);
         assert_eq!((header.seg_offset, header.msg_length), (offset, 2000));
         offset += size as u64;
     }
@@ -119,9 +127,7 @@ fn data_is_sent_up_to_the_granted_window() {
         ..bulk(5000, stream)
     };
     let id = start(&mut sending, 5000, AwaitedPacket::Nothing, long);
-    let (Header::LongctsRtm(header), first) = post(&mut sending, id) else {
-        panic!("another packet");
-    };
+    let (header, first) = post_header::<LongctsRtm>(&mut sending, id);
     assert_eq!(
         (header.credit_request, header.send_id),
         (4, SendId(id.to_wire()))
@@ -144,9 +150,7 @@ fn data_is_sent_up_to_the_granted_window() {
     assert!(sending.enqueue(id));
     assert!(!sending.enqueue(id));
     assert_eq!(sending.due(id), PendingPost::Data(peer(1)));
-    let (Header::CtsData(data), size) = post(&mut sending, id) else {
-        panic!("another packet");
-    };
+    let (data, size) = post_header::<CtsData>(&mut sending, id);
     assert_eq!(
         (data.recv_id, data.seg_offset, size),
         (RecvId(8), first as u64, 10)
@@ -176,15 +180,12 @@ fn a_refused_read_continues_in_windows_after_runt() {
     assert_eq!(sending.nacked(peer(2), id), Err(RejectReason::NoOperation));
     assert_eq!(sending.nacked(peer(1), id), Ok(Some(300)));
     assert_eq!(sending.nacked(peer(1), id), Err(RejectReason::NoOperation));
-    let (Header::LongctsRtm(answer), 0) = post(&mut sending, id) else {
-        panic!("another packet");
-    };
+    let (answer, size) = post_header::<LongctsRtm>(&mut sending, id);
+    assert_eq!(size, 0);
     assert!(answer.options.flags.contains(ReqFlags::READ_NACK));
     assert_eq!(answer.msg_id, MsgId(9));
     assert!(sending.granted(peer(1), id, &cts(8, 1700)).is_ok());
-    let (Header::CtsData(data), _) = post(&mut sending, id) else {
-        panic!("another packet");
-    };
+    let (data, _) = post_header::<CtsData>(&mut sending, id);
     assert_eq!(data.seg_offset, 300);
 }
 
@@ -240,13 +241,7 @@ fn rdma_writes_are_cut_at_the_limit() {
 #[test]
 fn failed_operations_post_nothing_and_await_the_device() {
     let mut sending = sending();
-    let stream = Stream::Medium(head(), segment_size(2000, 900));
-    let id = start(
-        &mut sending,
-        2000,
-        AwaitedPacket::Receipt,
-        bulk(2000, stream),
-    );
+    let id = start_medium(&mut sending, 2000, AwaitedPacket::Receipt);
     post(&mut sending, id);
     sending.fail(id, FAILURE);
     assert_eq!(sending.due(id), PendingPost::Nothing);
@@ -278,9 +273,8 @@ fn the_operation_limit_leaves_room_for_peer_reads() {
         .start_bulk(peer(1), None, 8, AwaitedPacket::Nothing, bulk(8, stream))
         .unwrap();
     assert_eq!(sending.peers_reads(|_| true), [id]);
-    let (Header::ReadRsp(response), 8) = post(&mut sending, id) else {
-        panic!("another packet");
-    };
+    let (response, size) = post_header::<ReadRsp>(&mut sending, id);
+    assert_eq!(size, 8);
     assert_eq!(response.connid, Some(CONNID));
     sending.done(id);
     assert!(sending.take_ended(id).unwrap().report.is_none());
@@ -325,13 +319,7 @@ fn failed_messages_report_whether_the_peer_has_parts() {
         (true, Loss::NotDelivered, Loss::Unknown),
     ] {
         let mut sending = sending();
-        let stream = Stream::Medium(head(), segment_size(1500, 900));
-        let id = start(
-            &mut sending,
-            1500,
-            AwaitedPacket::Nothing,
-            bulk(1500, stream),
-        );
+        let id = start_medium(&mut sending, 1500, AwaitedPacket::Nothing);
         let sequenced = [0; 2].map(|_| match sending.next(id, 1000, CONNID, None) {
             Some(NextRequest::Packet(packet)) => {
                 sending.packet_posted(id, &packet);
