@@ -6,7 +6,7 @@ use std::ptr::null_mut;
 use crate::common::c::*;
 use crate::common::{
     AGAIN, NO_SHM, Options, Pair, STOCK, Side, bind, close, control, name_of, opened, with_pair,
-    with_provider, with_provider_in,
+    with_provider, with_provider_in, with_side,
 };
 
 fn open(side: &Side, count: usize) -> *mut fid_av {
@@ -146,11 +146,10 @@ fn stock_peers_hear_who_has_reinserted_them() {
 
 #[test]
 fn a_vector_of_many_entries_ends() {
-    with_provider(|libfabric| {
-        // All of one queue pair, as if it had been opened that often. A removal that walks
-        // along the others would take some hundred million steps.
-        const COUNT: usize = 20_000;
-        let side = Side::open(libfabric, &Options::USUAL);
+    // All of one queue pair, as if it had been opened that often. A removal that walks
+    // along the others would take some hundred million steps.
+    const COUNT: usize = 20_000;
+    with_side(&Options::USUAL, |side| {
         side.enable();
         let own = side.name();
         let names: Vec<[u8; 32]> = (0..COUNT as u32)
@@ -160,7 +159,7 @@ fn a_vector_of_many_entries_ends() {
                 name
             })
             .collect();
-        let vector = open(&side, COUNT);
+        let vector = open(side, COUNT);
         let mut addresses = insert(vector, &names);
         assert!(addresses.iter().copied().eq(0..COUNT as u64));
         let removed = remove(vector, &mut addresses[..COUNT / 2]);
@@ -173,7 +172,6 @@ fn a_vector_of_many_entries_ends() {
         assert_eq!(found, names[COUNT - 1]);
         // The rest ends with the vector, in no order.
         assert_eq!(close(vector), 0);
-        side.close(libfabric);
     });
 }
 
@@ -200,8 +198,7 @@ fn senders_are_reported_only_on_request() {
 
 #[test]
 fn addresses_as_text_report_their_needed_size() {
-    with_provider(|libfabric| {
-        let side = Side::open(libfabric, &Options::USUAL);
+    with_side(&Options::USUAL, |side| {
         side.enable();
         let (vector, name) = (side.vector, side.name());
         // SAFETY: the vector is open, and there is room for `length` bytes.
@@ -226,6 +223,5 @@ fn addresses_as_text_report_their_needed_size() {
             assert_eq!(length, needed, "of {room}");
             assert_eq!((&part[..room - 1], part[room - 1]), (&whole[..room - 1], 0));
         }
-        side.close(libfabric);
     });
 }

@@ -4,7 +4,7 @@ use std::ffi::{CStr, c_int, c_void};
 use std::ptr::null_mut;
 
 use crate::common::c::*;
-use crate::common::{AGAIN, Options, Pair, Side, close, message, piece, with_provider};
+use crate::common::{AGAIN, Options, Pair, Side, close, message, piece, with_provider, with_side};
 
 const ENTRIES: usize = 4;
 const MESSAGES: usize = 400;
@@ -146,8 +146,7 @@ fn a_full_queue_holds_receives_and_peers_back() {
 
 #[test]
 fn a_failure_says_what_happened_to_whom() {
-    with_provider(|libfabric| {
-        let side = Side::open(libfabric, &Options::USUAL);
+    with_side(&Options::USUAL, |side| {
         side.enable();
         let gone = side.another();
         let to = side.insert(&crate::common::name_of(gone));
@@ -207,6 +206,5 @@ fn a_failure_says_what_happened_to_whom() {
             (&found.as_bytes()[..7], &[0, 0xff][..])
         );
         assert!(!describe(9, null_mut(), &mut []).contains("fe80"));
-        side.close(libfabric);
     });
 }

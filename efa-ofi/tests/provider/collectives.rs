@@ -5,7 +5,9 @@ use std::ffi::{c_int, c_void};
 use std::ptr::{null, null_mut};
 
 use crate::common::c::*;
-use crate::common::{AGAIN, EINVAL, Libfabric, Options, Side, bind, close, with_provider};
+use crate::common::{
+    AGAIN, EINVAL, Libfabric, Options, Side, bind, close, with_provider, with_side,
+};
 use efa_testing::patience::Wait;
 
 /// One member of a group.
@@ -294,8 +296,7 @@ fn an_unjoined_group_can_be_closed() {
 
 #[test]
 fn sets_are_as_they_were_changed() {
-    with_provider(|libfabric| {
-        let side = Side::open(libfabric, &with_collectives());
+    with_side(&with_collectives(), |side| {
         side.enable();
         let own = side.name();
         let names = (0..6_u8).map(|number| {
@@ -353,7 +354,6 @@ fn sets_are_as_they_were_changed() {
         for set in [all, even, last, none] {
             assert_eq!(close(set), 0);
         }
-        side.close(libfabric);
     });
 }
 

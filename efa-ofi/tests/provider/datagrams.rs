@@ -8,7 +8,7 @@ use efa_testing::pattern;
 use crate::common::c::*;
 use crate::common::{
     AGAIN, EINVAL, Libfabric, Options, Pair, STOCK, Side, bind, close, control, message, piece,
-    with_pair, with_provider, with_provider_in, with_provider_under,
+    with_pair, with_provider, with_provider_in, with_provider_under, with_side,
 };
 
 const NO_DATA: c_int = -libc::ENODATA;
@@ -295,12 +295,11 @@ fn hints_without_a_type_get_both() {
 
 #[test]
 fn calls_without_datagrams_are_refused() {
-    with_provider(|libfabric| {
-        let side = Side::open(libfabric, &DATAGRAMS);
+    with_side(&DATAGRAMS, |side| {
         let (endpoint, no) = (side.endpoint, null_mut());
         let mut buffer = vec![0; PREFIX + 8];
         let bad_state = -(FI_EOPBADSTATE as isize);
-        assert_eq!(receive(&side, &mut buffer, no, 1), bad_state);
+        assert_eq!(receive(side, &mut buffer, no, 1), bad_state);
         let counter = side.counter(FI_WAIT_NONE);
         assert_eq!(bind(endpoint, counter, FI_SEND), -libc::ENOSYS);
         assert_eq!(close(counter), 0);
@@ -369,8 +368,7 @@ fn calls_without_datagrams_are_refused() {
             );
         }
         // Posted receives end with the endpoint.
-        assert_eq!(receive(&side, &mut buffer, no, 1), 0);
-        side.close(libfabric);
+        assert_eq!(receive(side, &mut buffer, no, 1), 0);
     });
 }
 

@@ -3,14 +3,13 @@
 use std::ptr::null_mut;
 
 use crate::common::c::*;
-use crate::common::{AGAIN, Options, Side, close, with_provider};
+use crate::common::{AGAIN, Options, close, with_side};
 use efa_testing::patience::Wait;
 
 #[test]
 fn a_domain_has_room_for_many_endpoints() {
-    with_provider(|libfabric| {
-        const COUNT: usize = 20;
-        let side = Side::open(libfabric, &Options::USUAL);
+    const COUNT: usize = 20;
+    with_side(&Options::USUAL, |side| {
         side.enable();
         let own = side.insert(&side.name());
         let others: Vec<*mut fid_ep> = (0..COUNT).map(|_| side.another()).collect();
@@ -49,7 +48,6 @@ fn a_domain_has_room_for_many_endpoints() {
         for endpoint in others {
             assert_eq!(close(endpoint), 0);
         }
-        side.close(libfabric);
     });
 }
 
@@ -62,8 +60,7 @@ fn virtual_memory() -> usize {
 
 #[test]
 fn endpoints_reuse_closed_ones_packet_buffers() {
-    with_provider(|libfabric| {
-        let side = Side::open(libfabric, &Options::USUAL);
+    with_side(&Options::USUAL, |side| {
         side.enable();
         let again = || assert_eq!(close(side.another()), 0);
         again();
@@ -75,7 +72,6 @@ fn endpoints_reuse_closed_ones_packet_buffers() {
         let grown = virtual_memory().saturating_sub(before);
         // The buffers of one endpoint have 26 MB.
         assert!(grown < 26 << 20, "{grown} bytes");
-        side.close(libfabric);
     });
 }
 
@@ -87,8 +83,7 @@ fn packet_memory() -> usize {
 
 #[test]
 fn packet_buffers_are_bounded_by_the_queues() {
-    with_provider(|libfabric| {
-        let side = Side::open(libfabric, &Options::USUAL);
+    with_side(&Options::USUAL, |side| {
         let mut before = packet_memory();
         side.enable();
         let others: Vec<*mut fid_ep> = (0..3)
@@ -104,15 +99,13 @@ fn packet_buffers_are_bounded_by_the_queues() {
         for endpoint in others {
             assert_eq!(close(endpoint), 0);
         }
-        side.close(libfabric);
     });
 }
 
 #[test]
 fn closed_endpoints_leave_no_descriptors() {
-    with_provider(|libfabric| {
-        let options = Options::USUAL.with(|options| options.wait_obj = FI_WAIT_FD);
-        let side = Side::open(libfabric, &options);
+    let options = Options::USUAL.with(|options| options.wait_obj = FI_WAIT_FD);
+    with_side(&options, |side| {
         side.enable();
         let descriptors = || {
             std::fs::read_dir("/proc/self/fd")
@@ -125,6 +118,5 @@ fn closed_endpoints_leave_no_descriptors() {
             assert_eq!(close(side.another()), 0);
         }
         assert_eq!(descriptors(), before);
-        side.close(libfabric);
     });
 }

@@ -7,7 +7,7 @@ use std::ptr::null_mut;
 use crate::common::c::*;
 use crate::common::{
     AGAIN, NO_SHM, Options, STOCK, Side, bind, close, message, piece, with_pair, with_provider,
-    with_provider_in,
+    with_provider_in, with_side,
 };
 
 const EINVAL: c_int = -libc::EINVAL;
@@ -19,8 +19,7 @@ const UNKNOWN: u64 = 1 << 50;
 
 #[test]
 fn an_object_in_use_stays_open() {
-    with_provider(|libfabric| {
-        let side = Side::open(libfabric, &Options::USUAL);
+    with_side(&Options::USUAL, |side| {
         let busy = -libc::EBUSY;
         assert_eq!(close(side.fabric), busy);
         assert_eq!(close(side.domain), busy);
@@ -30,7 +29,6 @@ fn an_object_in_use_stays_open() {
         side.enable();
         let own = side.insert(&side.name());
         assert_eq!(own, 0);
-        side.close(libfabric);
     });
 }
 
@@ -116,8 +114,7 @@ fn wrong_arguments_of_operations_are_refused() {
 
 #[test]
 fn wrong_registrations_are_refused() {
-    with_provider(|libfabric| {
-        let side = Side::open(libfabric, &Options::USUAL);
+    with_side(&Options::USUAL, |side| {
         let mut memory = [0_u8; 64];
         let buffer: *mut c_void = memory.as_mut_ptr().cast();
         let register = |buffer, length, access, flags, result| {
@@ -150,7 +147,6 @@ fn wrong_registrations_are_refused() {
             );
         }
         assert!(region.is_null(), "nothing was written");
-        side.close(libfabric);
     });
 }
 

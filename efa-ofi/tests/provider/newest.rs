@@ -7,6 +7,7 @@ use std::ptr::{null, null_mut};
 use crate::common::c::*;
 use crate::common::{
     Libfabric, Options, Side, close, control, opened, piece, rma_message, with_pair, with_provider,
+    with_side,
 };
 
 const ENOSYS: c_int = -libc::ENOSYS;
@@ -396,8 +397,7 @@ fn nothing_is_opened_for_a_gpu() {
 
 #[test]
 fn efa_provider_operations_are_refused_by_name() {
-    with_provider(|libfabric| {
-        let side = Side::open(libfabric, &Options::USUAL);
+    with_side(&Options::USUAL, |side| {
         /// Opens a table of operations of an object.
         fn open<T>(object: *mut T, name: *const c_char) -> (c_int, *mut c_void) {
             let mut table = null_mut();
@@ -426,7 +426,6 @@ fn efa_provider_operations_are_refused_by_name() {
         // SAFETY: `struct fi_efa_feature_ops` is one function.
         let has = unsafe { *table.cast::<extern "C" fn(*const c_char) -> bool>() };
         assert!(!has(c"mixed_hmem_iov".as_ptr()) && !has(null()));
-        side.close(libfabric);
     });
 }
 

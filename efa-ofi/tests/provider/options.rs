@@ -5,8 +5,8 @@ use std::ptr::null_mut;
 
 use crate::common::c::*;
 use crate::common::{
-    MAX_MSG_SIZE, Options, SHARED_MEMORY_PERMITTED, STOCK, Side, control, with_pair, with_provider,
-    with_provider_in,
+    MAX_MSG_SIZE, Options, SHARED_MEMORY_PERMITTED, STOCK, Side, control, with_pair,
+    with_provider_in, with_side,
 };
 
 const EINVAL: c_int = -libc::EINVAL;
@@ -47,8 +47,7 @@ fn get<T: Default>(side: &Side, option: c_int) -> Result<T, c_int> {
 
 #[test]
 fn options_of_the_efa_provider_are_supported() {
-    with_provider(|libfabric| {
-        let side = Side::open(libfabric, &Options::USUAL);
+    with_side(&Options::USUAL, |side| {
         for (option, limit) in (MAX_MSG_SIZE..=INJECT_ATOMIC_SIZE).zip([
             usize::MAX,
             usize::MAX,
@@ -59,62 +58,61 @@ fn options_of_the_efa_provider_are_supported() {
             8192,
             8192,
         ]) {
-            assert_eq!(get::<usize>(&side, option), Ok(limit));
-            assert_eq!(set(&side, option, 100_usize), 0);
-            assert_eq!(get::<usize>(&side, option), Ok(100));
-            assert_eq!(set(&side, option, 100_u32), EINVAL, "another size");
+            assert_eq!(get::<usize>(side, option), Ok(limit));
+            assert_eq!(set(side, option, 100_usize), 0);
+            assert_eq!(get::<usize>(side, option), Ok(100));
+            assert_eq!(set(side, option, 100_u32), EINVAL, "another size");
         }
-        assert_eq!(set(&side, INJECT_MSG_SIZE, 8193_usize), EINVAL);
-        assert_eq!(get::<usize>(&side, EFA_RNR_RETRY), Ok(3));
-        assert_eq!(set(&side, EFA_RNR_RETRY, 8_usize), EINVAL);
-        assert_eq!(set(&side, EFA_RNR_RETRY, 7_usize), 0);
-        assert_eq!(get::<usize>(&side, EFA_RNR_RETRY), Ok(7));
+        assert_eq!(set(side, INJECT_MSG_SIZE, 8193_usize), EINVAL);
+        assert_eq!(get::<usize>(side, EFA_RNR_RETRY), Ok(3));
+        assert_eq!(set(side, EFA_RNR_RETRY, 8_usize), EINVAL);
+        assert_eq!(set(side, EFA_RNR_RETRY, 7_usize), 0);
+        assert_eq!(get::<usize>(side, EFA_RNR_RETRY), Ok(7));
         let [transmit, receive] = [FI_OPT_TX_SIZE as c_int, FI_OPT_RX_SIZE as c_int];
         for (option, size) in [(transmit, 1024), (receive, 2048)] {
             // The value in the info, which is all that the device has.
-            assert_eq!(get::<usize>(&side, option), Ok(size));
-            assert_eq!(set(&side, option, size + 1), EINVAL);
-            assert_eq!(set(&side, option, 0_usize), EINVAL);
-            assert_eq!(set(&side, option, 100_u32), EINVAL, "another size");
-            assert_eq!(set(&side, option, size / 2), 0);
-            assert_eq!(get::<usize>(&side, option), Ok(size / 2));
+            assert_eq!(get::<usize>(side, option), Ok(size));
+            assert_eq!(set(side, option, size + 1), EINVAL);
+            assert_eq!(set(side, option, 0_usize), EINVAL);
+            assert_eq!(set(side, option, 100_u32), EINVAL, "another size");
+            assert_eq!(set(side, option, size / 2), 0);
+            assert_eq!(get::<usize>(side, option), Ok(size / 2));
         }
         let p2p = FI_OPT_FI_HMEM_P2P as c_int;
-        assert_eq!(get::<c_int>(&side, p2p), Ok(FI_HMEM_P2P_ENABLED as c_int));
+        assert_eq!(get::<c_int>(side, p2p), Ok(FI_HMEM_P2P_ENABLED as c_int));
         assert_eq!(
-            set(&side, p2p, FI_HMEM_P2P_REQUIRED as c_int),
+            set(side, p2p, FI_HMEM_P2P_REQUIRED as c_int),
             -libc::EOPNOTSUPP
         );
-        assert_eq!(set(&side, p2p, FI_HMEM_P2P_DISABLED as c_int), 0);
-        assert_eq!(get::<c_int>(&side, p2p), Ok(FI_HMEM_P2P_DISABLED as c_int));
-        assert_eq!(set(&side, p2p, 4 as c_int), EINVAL);
-        assert_eq!(set(&side, CUDA_API_PERMITTED, false), 0);
-        assert_eq!(set(&side, SHARED_MEMORY_PERMITTED, false), 0);
+        assert_eq!(set(side, p2p, FI_HMEM_P2P_DISABLED as c_int), 0);
+        assert_eq!(get::<c_int>(side, p2p), Ok(FI_HMEM_P2P_DISABLED as c_int));
+        assert_eq!(set(side, p2p, 4 as c_int), EINVAL);
+        assert_eq!(set(side, CUDA_API_PERMITTED, false), 0);
+        assert_eq!(set(side, SHARED_MEMORY_PERMITTED, false), 0);
         for option in [EFA_SENDRECV_IN_ORDER, EFA_WRITE_IN_ORDER] {
-            assert_eq!(set(&side, option, true), -libc::EOPNOTSUPP);
-            assert_eq!(set(&side, option, false), 0);
+            assert_eq!(set(side, option, true), -libc::EOPNOTSUPP);
+            assert_eq!(set(side, option, false), 0);
         }
-        assert_eq!(get::<bool>(&side, EFA_EMULATED_ATOMICS), Ok(true));
-        if set(&side, EFA_USE_DEVICE_RDMA, true) == 0 {
-            assert_eq!(get::<bool>(&side, EFA_EMULATED_READ), Ok(false));
+        assert_eq!(get::<bool>(side, EFA_EMULATED_ATOMICS), Ok(true));
+        if set(side, EFA_USE_DEVICE_RDMA, true) == 0 {
+            assert_eq!(get::<bool>(side, EFA_EMULATED_READ), Ok(false));
         }
-        assert_eq!(set(&side, EFA_USE_DEVICE_RDMA, false), 0);
-        assert_eq!(get::<bool>(&side, EFA_EMULATED_READ), Ok(true));
-        assert_eq!(get::<bool>(&side, EFA_EMULATED_WRITE), Ok(true));
+        assert_eq!(set(side, EFA_USE_DEVICE_RDMA, false), 0);
+        assert_eq!(get::<bool>(side, EFA_EMULATED_READ), Ok(true));
+        assert_eq!(get::<bool>(side, EFA_EMULATED_WRITE), Ok(true));
         let unknown = -libc::ENOPROTOOPT;
-        assert_eq!(set(&side, 99, 0_usize), unknown);
-        assert_eq!(get::<usize>(&side, 99), Err(unknown));
-        assert_eq!(get::<usize>(&side, EFA_SENDRECV_IN_ORDER), Err(unknown));
+        assert_eq!(set(side, 99, 0_usize), unknown);
+        assert_eq!(get::<usize>(side, 99), Err(unknown));
+        assert_eq!(get::<usize>(side, EFA_SENDRECV_IN_ORDER), Err(unknown));
         side.enable();
         let late = -(FI_EOPBADSTATE as c_int);
-        assert_eq!(set(&side, EFA_RNR_RETRY, 1_usize), late);
-        assert_eq!(set(&side, EFA_USE_DEVICE_RDMA, false), late);
-        assert_eq!(set(&side, transmit, 1_usize), late);
-        assert_eq!(set(&side, receive, 1_usize), late);
-        assert_eq!(get::<usize>(&side, transmit), Ok(512));
-        assert_eq!(set(&side, SHARED_MEMORY_PERMITTED, false), late);
-        assert_eq!(get::<usize>(&side, EFA_RNR_RETRY), Ok(7));
-        side.close(libfabric);
+        assert_eq!(set(side, EFA_RNR_RETRY, 1_usize), late);
+        assert_eq!(set(side, EFA_USE_DEVICE_RDMA, false), late);
+        assert_eq!(set(side, transmit, 1_usize), late);
+        assert_eq!(set(side, receive, 1_usize), late);
+        assert_eq!(get::<usize>(side, transmit), Ok(512));
+        assert_eq!(set(side, SHARED_MEMORY_PERMITTED, false), late);
+        assert_eq!(get::<usize>(side, EFA_RNR_RETRY), Ok(7));
     });
 }
 

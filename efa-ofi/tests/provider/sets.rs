@@ -5,7 +5,8 @@ use std::ptr::null_mut;
 
 use crate::common::c::*;
 use crate::common::{
-    Libfabric, Options, Pair, Side, Threads, bind, close, control, opened, with_pair, with_provider,
+    Libfabric, Options, Pair, Side, Threads, bind, close, control, opened, with_pair,
+    with_provider, with_side,
 };
 
 const EINVAL: c_int = -libc::EINVAL;
@@ -308,8 +309,7 @@ fn a_sleeper_on_a_wait_set_wakes() {
 
 #[test]
 fn wait_sets_refuse_what_there_is_not() {
-    with_provider(|libfabric| {
-        let side = Side::open(libfabric, &Options::USUAL);
+    with_side(&Options::USUAL, |side| {
         for (wait_obj, flags, expected) in [
             (FI_WAIT_MUTEX_COND, 0, -libc::ENOSYS),
             (FI_WAIT_SET, 0, -libc::ENOSYS),
@@ -335,6 +335,5 @@ fn wait_sets_refuse_what_there_is_not() {
             let status = call!(side.domain => ops.cq_open(&mut attributes, &mut queue, null_mut()));
             assert_eq!((status, queue), (EINVAL, null_mut()));
         }
-        side.close(libfabric);
     });
 }

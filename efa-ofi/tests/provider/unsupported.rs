@@ -5,27 +5,24 @@ use std::ffi::{c_char, c_int};
 use std::ptr::null_mut;
 
 use crate::common::c::*;
-use crate::common::{Options, Side, piece, with_provider};
+use crate::common::{Options, piece, with_side};
 
 const REFUSED: c_int = -libc::ENOSYS;
 
 #[test]
 fn other_kinds_of_endpoints_are_not_opened() {
-    with_provider(|libfabric| {
-        let side = Side::open(libfabric, &Options::USUAL);
+    with_side(&Options::USUAL, |side| {
         // SAFETY: an info that was given has all attributes, and is the test's own.
         unsafe { (*(*side.info).ep_attr).type_ = FI_EP_MSG };
         let mut endpoint = null_mut();
         let status = call!(side.domain => ops.endpoint(side.info, &mut endpoint, null_mut()));
         assert_eq!((status, endpoint), (-libc::EINVAL, null_mut()));
-        side.close(libfabric);
     });
 }
 
 #[test]
 fn vectors_shared_between_processes_are_refused() {
-    with_provider(|libfabric| {
-        let side = Side::open(libfabric, &Options::USUAL);
+    with_side(&Options::USUAL, |side| {
         let open = |name: *const c_char, flags, rx_ctx_bits| {
             let mut attributes = fi_av_attr {
                 name,
@@ -42,14 +39,12 @@ fn vectors_shared_between_processes_are_refused() {
         assert_eq!(open(c"shared".as_ptr(), 0, 0), REFUSED);
         assert_eq!(open(std::ptr::null(), FI_EVENT, 0), REFUSED);
         assert_eq!(open(std::ptr::null(), 0, 1), REFUSED);
-        side.close(libfabric);
     });
 }
 
 #[test]
 fn memory_of_gpus_is_refused() {
-    with_provider(|libfabric| {
-        let side = Side::open(libfabric, &Options::USUAL);
+    with_side(&Options::USUAL, |side| {
         let mut memory = [0_u8; 64];
         let piece = piece(memory.as_mut_ptr(), 64);
         for iface in [FI_HMEM_CUDA, FI_HMEM_ROCR, FI_HMEM_ZE] {
@@ -68,6 +63,5 @@ fn memory_of_gpus_is_refused() {
             };
             assert_eq!((status, region), (REFUSED, null_mut()));
         }
-        side.close(libfabric);
     });
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use crate::common::c::*;
 use crate::common::{
-    Options, Pair, Side, Threads, bind, close, control, opened, with_pair, with_provider,
+    Options, Pair, Side, Threads, bind, close, control, opened, with_pair, with_provider, with_side,
 };
 
 const AGAIN: c_int = -libc::EAGAIN;
@@ -282,13 +282,12 @@ fn calls_wait_for_the_requested_completions() {
 
 #[test]
 fn queues_that_were_opened_without_waiting_refuse_it() {
-    with_provider(|libfabric| {
-        let side = Side::open(libfabric, &Options::USUAL);
+    with_side(&Options::USUAL, |side| {
         side.enable();
-        assert_eq!(read_or_sleep(&side, 0).err(), Some(-libc::ENOSYS as isize));
+        assert_eq!(read_or_sleep(side, 0).err(), Some(-libc::ENOSYS as isize));
         assert_eq!(call!(side.queue => ops.signal()), -libc::EINVAL);
-        assert_eq!(try_wait(&side, side.queue), -libc::EINVAL);
-        assert_eq!(try_wait(&side, side.endpoint), -libc::EINVAL);
+        assert_eq!(try_wait(side, side.queue), -libc::EINVAL);
+        assert_eq!(try_wait(side, side.endpoint), -libc::EINVAL);
         assert_eq!(wait_obj(side.queue), FI_WAIT_NONE);
         let mut place: c_int = -1;
         assert_eq!(control(side.queue, FI_GETWAIT, &mut place), -libc::ENODATA);
@@ -308,7 +307,6 @@ fn queues_that_were_opened_without_waiting_refuse_it() {
             let status = call!(side.domain => ops.cq_open(&mut attributes, &mut queue, null_mut()));
             assert_eq!((status, queue), (refused, null_mut()));
         }
-        side.close(libfabric);
     });
 }
 
@@ -374,8 +372,7 @@ fn counters_wake_who_sleeps_until_they_change() {
 
 #[test]
 fn event_queues_wake_and_have_a_size() {
-    with_provider(|libfabric| {
-        let side = Side::open(libfabric, &Options::USUAL);
+    with_side(&Options::USUAL, |side| {
         let open = |wait_obj| {
             let mut attributes = fi_eq_attr {
                 size: 3,
@@ -392,7 +389,7 @@ fn event_queues_wake_and_have_a_size() {
             let count = call!(queue => ops.sread(&mut event, to, 8, timeout, 0));
             (count, event, buffer)
         };
-        assert_eq!(try_wait(&side, queue), 0);
+        assert_eq!(try_wait(side, queue), 0);
         assert!(!is_readable(descriptor(queue), 0));
         let shared = Threads(&queue);
         thread::scope(|scope| {
@@ -405,7 +402,7 @@ fn event_queues_wake_and_have_a_size() {
         assert_eq!([write(1), write(2), write(3)], [4; 3]);
         assert_eq!(write(4), AGAIN as isize, "it holds three");
         assert!(is_readable(descriptor(queue), 0));
-        assert_eq!(try_wait(&side, queue), AGAIN);
+        assert_eq!(try_wait(side, queue), AGAIN);
         for number in 1..=3 {
             assert_eq!(sread(queue, 0).1, number);
         }
@@ -418,6 +415,5 @@ fn event_queues_wake_and_have_a_size() {
             (FI_WAIT_NONE, FI_WAIT_FD)
         );
         assert_eq!((close(silent), close(queue)), (0, 0));
-        side.close(libfabric);
     });
 }

@@ -29,6 +29,17 @@ pub(crate) fn with_provider(body: impl FnOnce(&Libfabric)) {
     with_provider_in(&[], body);
 }
 
+/// As [`with_provider`], with an endpoint that is not enabled yet.
+pub(crate) fn with_side(options: &Options, body: impl FnOnce(&Side)) {
+    let name = path_of(&body);
+    let open = |libfabric: &Libfabric| {
+        let side = Side::open(libfabric, options);
+        body(&side);
+        side.close(libfabric);
+    };
+    with_provider_under(&[], name, |_| (), open);
+}
+
 /// As [`with_provider`], with two endpoints.
 pub(crate) fn with_pair(options: &Options, body: impl FnOnce(&Pair)) {
     let name = path_of(&body);
