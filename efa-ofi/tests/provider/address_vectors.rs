@@ -146,8 +146,8 @@ fn stock_peers_hear_who_has_reinserted_them() {
 
 #[test]
 fn a_vector_of_many_entries_ends() {
-    // All of one queue pair, as if it had been opened that often. A removal that walks
-    // along the others would take some hundred million steps.
+    // All of one queue pair, as if it had been opened that often. A removal that walks along the
+    // others would take some hundred million steps.
     const COUNT: usize = 20_000;
     with_side(&Options::USUAL, |side| {
         side.enable();

@@ -68,8 +68,7 @@ fn operations_without_reports_are_counted() {
             exchange(pair, sent, received);
             assert_eq!((values(sent), values(received)), ((2, 0), (2, 0)));
             assert_eq!(pair.left.read().err(), Some(AGAIN));
-            // A value that is already reached needs no wait; the wait for another one times
-            // out.
+            // A value that is already reached needs no wait; the wait for another one times out.
             assert_eq!(call!(received => ops.wait(2, 0)), 0);
             assert_eq!(call!(received => ops.wait(3, 1)), -libc::ETIMEDOUT);
         });

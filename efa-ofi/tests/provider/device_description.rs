@@ -48,8 +48,8 @@ fn copies_of_an_info_describe_the_device_too() {
 fn the_description_in_words_has_an_end() {
     with_provider(|libfabric| {
         let info = libfabric.info(|_| {}).expect("there is a device");
-        // SAFETY: the info is valid; each buffer has the length that the call gets, and
-        // contains a text.
+        // SAFETY: the info is valid; each buffer has the length that the call gets, and contains a
+        // text.
         unsafe {
             let fid = &raw const (*(*info).nic).fid;
             let tostr = (*(*fid).ops).tostr.expect("the tables are complete");

@@ -95,8 +95,7 @@ fn wrong_arguments_of_operations_are_refused() {
         }
         assert_eq!(call!(endpoint => msg.recvmsg(&message, UNKNOWN)), BAD_FLAGS);
         assert_eq!(call!(endpoint => msg.sendmsg(null_mut(), 0)), REFUSED);
-        // More than a packet cannot be injected; a size beyond the address space is an error
-        // too.
+        // More than a packet cannot be injected; a size beyond the address space is an error too.
         let huge = call!(endpoint => msg.inject(memory, usize::MAX, pair.to_right));
         assert!(huge < 0 && huge != AGAIN, "{huge}");
         // A descriptor that is an object of another kind.

@@ -35,8 +35,8 @@ fn memory_needs_no_more_than_its_own_use() {
             };
             let end = |regions: [*mut fid_mr; 2]| assert_eq!(regions.map(close), [0, 0]);
 
-            // Without flags a registration permits sends and receives: the second message is
-            // from a peer that is known to read long ones.
+            // Without flags a registration permits sends and receives: the second message is from a
+            // peer that is known to read long ones.
             for (send, receive) in [(FI_SEND, FI_RECV), (0, 0)] {
                 let (regions, own, peers, _) = open(send, receive);
                 pair.start(

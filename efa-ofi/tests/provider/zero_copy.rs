@@ -295,8 +295,7 @@ fn features_that_the_device_lacks_are_refused() {
         assert_eq!(call!(endpoint => msg.recvmsg(&message, 0)), 0);
         assert_eq!(target.receive(&pair.right, to), 0);
         assert_eq!(pair.right.cancel(to), EOPNOTSUPP);
-        // An endpoint can be closed while the device has receives, and nothing is reported of
-        // them.
+        // An endpoint can be closed while the device has receives, and nothing is reported of them.
         assert_eq!(pair.right.read().err(), Some(AGAIN));
         assert_eq!(close(pair.right.endpoint), 0);
         assert_eq!(pair.right.read().err(), Some(AGAIN));
