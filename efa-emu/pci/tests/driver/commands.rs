@@ -1,14 +1,13 @@
 //! Commands of the admin queue: created objects and refusals.
 
 use efa_device_model::device::queue::{CompletionSize, WqeSize};
-use efa_device_model::profile::Profile;
 use efa_pci::admin::{
     AllocPd, AllocUar, CqMade, CreateAh, CreateCq, CreateQp, DeallocPd, DeallocUar, DestroyAh,
-    DestroyCq, DestroyEq, DestroyQp, ENTRY, ModifyMask, Number, QpMade, QpState, QueryQp, RegMr,
+    DestroyCq, DestroyEq, DestroyQp, ENTRY, ModifyMask, QpMade, QpState, QueryQp, RegMr,
 };
 use zerocopy::FromZeros;
 
-use super::fake::{Driver, Endpoint, Memory};
+use super::fake::{Driver, Endpoint, Memory, driver};
 use super::guest::{FABRIC, LENGTH, MEMORY, PAGE};
 
 const NO_RESOURCES: u8 = 1;
@@ -16,12 +15,6 @@ const UNSUPPORTED: u8 = 3;
 const ILLEGAL: u8 = 5;
 const UNKNOWN: u8 = 6;
 const BUSY: u8 = 7;
-
-fn driver(name: &str) -> (tempfile::TempDir, Driver) {
-    let root = tempfile::tempdir().unwrap();
-    let driver = Driver::probe(root.path(), "vm", Profile::by_name(name).unwrap());
-    (root, driver)
-}
 
 #[test]
 fn more_commands_than_entries_go_round() {
@@ -34,19 +27,13 @@ fn more_commands_than_entries_go_round() {
 #[test]
 fn domains_and_access_regions_are_numbered_and_freed() {
     let (_root, mut driver) = driver("efa2");
-    let pd = driver
-        .make::<Number>(14, &AllocPd::new_zeroed())
-        .unwrap()
-        .number;
-    let uar = driver
-        .make::<Number>(16, &AllocUar::new_zeroed())
-        .unwrap()
-        .number;
-    assert_eq!((pd.get(), uar.get()), (1, 1));
+    let pd = driver.number(14, &AllocPd::new_zeroed());
+    let uar = driver.number(16, &AllocUar::new_zeroed());
+    assert_eq!((pd, uar), (1, 1));
     let mut free_pd = DeallocPd::new_zeroed();
-    free_pd.pd = pd;
+    free_pd.pd = pd.into();
     let mut free_uar = DeallocUar::new_zeroed();
-    free_uar.uar = uar;
+    free_uar.uar = uar.into();
     for expected in [Ok(()), Err(ILLEGAL)] {
         assert_eq!(driver.command(15, &free_pd).map(drop), expected);
         assert_eq!(driver.command(17, &free_uar).map(drop), expected);
@@ -56,8 +43,7 @@ fn domains_and_access_regions_are_numbered_and_freed() {
 #[test]
 fn the_state_of_a_queue_pair_is_returned() {
     let (_root, mut driver) = driver("efa2");
-    let profile = Profile::default();
-    let endpoint = Endpoint::new(&mut driver, &profile, WqeSize::Bytes64, None);
+    let endpoint = Endpoint::new(&mut driver, WqeSize::Bytes64, None);
     let mut query = QueryQp::new_zeroed();
     query.handle = endpoint.made.handle;
     let state = driver.make::<QpState>(3, &query).unwrap();
@@ -83,9 +69,8 @@ fn the_state_of_a_queue_pair_is_returned() {
 #[test]
 fn used_objects_are_busy() {
     let (_root, mut driver) = driver("efa2");
-    let profile = Profile::default();
     let (eqn, _) = driver.create_eq();
-    let endpoint = Endpoint::new(&mut driver, &profile, WqeSize::Bytes64, Some(eqn));
+    let endpoint = Endpoint::new(&mut driver, WqeSize::Bytes64, Some(eqn));
     let mut queue = DestroyCq::new_zeroed();
     queue.cq = endpoint.cq.into();
     assert_eq!(driver.command(10, &queue), Err(BUSY));
@@ -123,39 +108,27 @@ fn handles_of_one_address_have_one_number() {
 #[test]
 fn wrong_completion_queues_are_refused() {
     let (_root, mut driver) = driver("efa0");
-    let refused = |driver: &mut Driver, size, change: fn(&mut CreateCq)| {
+    let mut refused = |size, change: fn(&mut CreateCq)| {
         let mut request = driver.cq_request(size, None);
         change(&mut request);
         driver.command(9, &request).unwrap_err()
     };
     let short = CompletionSize::Bytes16;
+    assert_eq!(refused(short, |cq| cq.depth = 3.into()), ILLEGAL);
+    assert_eq!(refused(short, |cq| cq.depth = 0.into()), ILLEGAL);
+    assert_eq!(refused(short, |cq| cq.entry = 5), ILLEGAL);
+    assert_eq!(refused(short, |cq| cq.entry = 4 | 0x20), ILLEGAL);
+    assert_eq!(refused(short, |cq| cq.sub_queues = 2.into()), ILLEGAL);
+    assert_eq!(refused(short, |cq| cq.uar = 9.into()), ILLEGAL);
     assert_eq!(
-        refused(&mut driver, short, |cq| cq.depth = 3.into()),
-        ILLEGAL
-    );
-    assert_eq!(
-        refused(&mut driver, short, |cq| cq.depth = 0.into()),
-        ILLEGAL
-    );
-    assert_eq!(refused(&mut driver, short, |cq| cq.entry = 5), ILLEGAL);
-    assert_eq!(
-        refused(&mut driver, short, |cq| cq.entry = 4 | 0x20),
-        ILLEGAL
-    );
-    assert_eq!(
-        refused(&mut driver, short, |cq| cq.sub_queues = 2.into()),
-        ILLEGAL
-    );
-    assert_eq!(refused(&mut driver, short, |cq| cq.uar = 9.into()), ILLEGAL);
-    assert_eq!(
-        refused(&mut driver, short, |cq| cq.flags = 0x20),
+        refused(short, |cq| cq.flags = 0x20),
         ILLEGAL,
         "no event queue"
     );
-    assert_eq!(
-        refused(&mut driver, short, |cq| cq.flags = 0x40),
-        UNSUPPORTED
-    );
+    assert_eq!(refused(short, |cq| cq.flags = 0x40), UNSUPPORTED);
+    // Completions of this generation never have a GID.
+    let long = CompletionSize::Bytes32;
+    assert_eq!(refused(long, |cq| cq.entry = 8 | 0x20), UNSUPPORTED);
     let end = MEMORY + LENGTH - PAGE;
     for base in [
         0,
@@ -170,12 +143,6 @@ fn wrong_completion_queues_are_refused() {
         request.base = base.into();
         assert_eq!(driver.command(9, &request), Err(ILLEGAL), "{base:#x}");
     }
-    // Completions of this generation never have a GID.
-    let long = CompletionSize::Bytes32;
-    assert_eq!(
-        refused(&mut driver, long, |cq| cq.entry = 8 | 0x20),
-        UNSUPPORTED
-    );
     let request = driver.cq_request(long, None);
     driver.command(9, &request).unwrap();
 }
@@ -185,64 +152,36 @@ fn wrong_queue_pairs_are_refused_and_cost_nothing() {
     let (_root, mut driver) = driver("efa0");
     let request = driver.cq_request(CompletionSize::Bytes16, None);
     let cq = driver.make::<CqMade>(9, &request).unwrap().cq.get();
-    let refused = |driver: &mut Driver, change: fn(&mut CreateQp)| {
+    let mut refused = |change: fn(&mut CreateQp)| {
         let mut request = driver.qp_request(cq, WqeSize::Bytes64);
         change(&mut request);
         driver.command(1, &request).unwrap_err()
     };
-    assert_eq!(refused(&mut driver, |qp| qp.service = 0), ILLEGAL);
-    assert_eq!(refused(&mut driver, |qp| qp.service = 3), ILLEGAL);
-    assert_eq!(refused(&mut driver, |qp| qp.flags = 1), UNSUPPORTED);
+    assert_eq!(refused(|qp| qp.service = 0), ILLEGAL);
+    assert_eq!(refused(|qp| qp.service = 3), ILLEGAL);
+    assert_eq!(refused(|qp| qp.flags = 1), UNSUPPORTED);
     assert_eq!(
-        refused(&mut driver, |qp| qp.flags = 4),
+        refused(|qp| qp.flags = 4),
         UNSUPPORTED,
         "of a later generation"
     );
-    assert_eq!(refused(&mut driver, |qp| qp.pd = 9.into()), ILLEGAL);
-    assert_eq!(refused(&mut driver, |qp| qp.uar = 9.into()), ILLEGAL);
-    assert_eq!(refused(&mut driver, |qp| qp.send_cq = 9.into()), ILLEGAL);
-    assert_eq!(
-        refused(&mut driver, |qp| qp.recv_cq = u32::MAX.into()),
-        ILLEGAL
-    );
-    assert_eq!(
-        refused(&mut driver, |qp| qp.send_depth = 65.into()),
-        ILLEGAL
-    );
-    assert_eq!(
-        refused(&mut driver, |qp| qp.send_depth = u32::MAX.into()),
-        ILLEGAL
-    );
-    assert_eq!(
-        refused(&mut driver, |qp| qp.send_bytes = 63.into()),
-        ILLEGAL
-    );
-    assert_eq!(
-        refused(&mut driver, |qp| qp.send_bytes = u32::MAX.into()),
-        ILLEGAL
-    );
-    assert_eq!(
-        refused(&mut driver, |qp| qp.recv_bytes = 48.into()),
-        ILLEGAL
-    );
-    assert_eq!(
-        refused(&mut driver, |qp| qp.recv_bytes = u32::MAX.into()),
-        ILLEGAL
-    );
-    assert_eq!(refused(&mut driver, |qp| qp.recv_base = 64.into()), ILLEGAL);
-    assert_eq!(
-        refused(&mut driver, |qp| qp.recv_base = (u64::MAX - 63).into()),
-        ILLEGAL
-    );
+    assert_eq!(refused(|qp| qp.pd = 9.into()), ILLEGAL);
+    assert_eq!(refused(|qp| qp.uar = 9.into()), ILLEGAL);
+    assert_eq!(refused(|qp| qp.send_cq = 9.into()), ILLEGAL);
+    assert_eq!(refused(|qp| qp.recv_cq = u32::MAX.into()), ILLEGAL);
+    assert_eq!(refused(|qp| qp.send_depth = 65.into()), ILLEGAL);
+    assert_eq!(refused(|qp| qp.send_depth = u32::MAX.into()), ILLEGAL);
+    assert_eq!(refused(|qp| qp.send_bytes = 63.into()), ILLEGAL);
+    assert_eq!(refused(|qp| qp.send_bytes = u32::MAX.into()), ILLEGAL);
+    assert_eq!(refused(|qp| qp.recv_bytes = 48.into()), ILLEGAL);
+    assert_eq!(refused(|qp| qp.recv_bytes = u32::MAX.into()), ILLEGAL);
+    assert_eq!(refused(|qp| qp.recv_base = 64.into()), ILLEGAL);
+    assert_eq!(refused(|qp| qp.recv_base = (u64::MAX - 63).into()), ILLEGAL);
     let long = |qp: &mut CreateQp| {
         qp.send_depth = 8192.into();
         qp.send_bytes = (8192 * 64).into();
     };
-    assert_eq!(
-        refused(&mut driver, long),
-        ILLEGAL,
-        "longer than the device's longest"
-    );
+    assert_eq!(refused(long), ILLEGAL, "longer than the device's longest");
     // The refused command has used no memory of send queues.
     let request = driver.qp_request(cq, WqeSize::Bytes64);
     let made = driver.make::<QpMade>(1, &request).unwrap();

@@ -17,10 +17,11 @@ use efa_pci::admin::{
     RegMr, RegionMade, SetFeature,
 };
 use efa_pci::function::{Bars, Register};
+use efa_shm::HostConfig;
 use efa_testing::device::{ClientQueues, QKEY, RdmaOperation};
 use zerocopy::{FromBytes, FromZeros, Immutable, IntoBytes, KnownLayout};
 
-use super::guest::{Guest, PAGE};
+use super::guest::{FABRIC, Guest, PAGE, function_of};
 
 /// Number of entries of the driver's admin queues.
 const ADMIN_DEPTH: u32 = 32;
@@ -39,6 +40,14 @@ fn place(counter: u16) -> (u64, u8) {
     let index = u64::from(counter) % u64::from(ADMIN_DEPTH);
     let phase = (u32::from(counter) / ADMIN_DEPTH + 1) as u8 & 1;
     (index * ENTRY as u64, phase)
+}
+
+/// The only guest of a fabric, with a device of this generation and a driver that is ready.
+pub(crate) fn driver(generation: &str) -> (tempfile::TempDir, Driver) {
+    let root = tempfile::tempdir().unwrap();
+    let config = HostConfig::new(FABRIC, "vm");
+    let function = function_of(root.path(), config, Profile::by_name(generation).unwrap());
+    (root, Driver::ready(Guest::with(function)))
 }
 
 /// A driver that has found its device.
@@ -73,8 +82,13 @@ impl DerefMut for Driver {
 
 impl Driver {
     /// A guest with the device of a host below `root`, whose driver is ready.
-    pub(crate) fn probe(root: &Path, host: &str, profile: &Profile) -> Driver {
-        let mut driver = Driver::new(Guest::new(root, host, profile));
+    pub(crate) fn probe(root: &Path, host: &str) -> Driver {
+        Driver::ready(Guest::new(root, host))
+    }
+
+    /// A driver that has found the device of this guest.
+    pub(crate) fn ready(guest: Guest) -> Driver {
+        let mut driver = Driver::new(guest);
         driver.start();
         driver
     }
@@ -110,16 +124,8 @@ impl Driver {
         groups.feature = Feature::AsyncEvents as u8;
         groups.groups = (1 << 4).into();
         self.command(12, &groups).unwrap();
-        self.pd = self
-            .make::<Number>(14, &AllocPd::new_zeroed())
-            .unwrap()
-            .number
-            .get();
-        self.uar = self
-            .make::<Number>(16, &AllocUar::new_zeroed())
-            .unwrap()
-            .number
-            .get();
+        self.pd = self.number(14, &AllocPd::new_zeroed());
+        self.uar = self.number(16, &AllocUar::new_zeroed());
     }
 
     /// Resets the device like the driver, and checks that it is ready.
@@ -136,33 +142,18 @@ impl Driver {
     }
 
     fn set_response_address(&mut self) {
-        let address = self.read_response;
-        self.set_address(
-            Register::ReadResponseLow,
-            Register::ReadResponseHigh,
-            address,
-        );
+        self.set_address(Register::ReadResponseLow, self.read_response);
     }
 
     pub(crate) fn start_queues(&mut self) {
-        let (requests, completions) = (self.requests, self.completions);
-        let async_events = self.async_events;
-        self.set_address(Register::AdminBaseLow, Register::AdminBaseHigh, requests);
+        self.set_address(Register::AdminBaseLow, self.requests);
         self.set(Register::AdminCapabilities, 64 << 16 | ADMIN_DEPTH);
-        self.set_address(
-            Register::CompletionBaseLow,
-            Register::CompletionBaseHigh,
-            completions,
-        );
+        self.set_address(Register::CompletionBaseLow, self.completions);
         self.set(
             Register::CompletionCapabilities,
             ADMIN_VECTOR << 24 | 64 << 16 | ADMIN_DEPTH,
         );
-        self.set_address(
-            Register::AsyncBaseLow,
-            Register::AsyncBaseHigh,
-            async_events,
-        );
+        self.set_address(Register::AsyncBaseLow, self.async_events);
         self.set(
             Register::AsyncCapabilities,
             ADMIN_VECTOR << 24 | 64 << 16 | ASYNC_DEPTH,
@@ -174,7 +165,9 @@ impl Driver {
         self.guest.write(Bars::Registers, register as u64, value);
     }
 
-    pub(crate) fn set_address(&mut self, low: Register, high: Register, address: u64) {
+    /// Writes an address to the register of its low half, and the one of its high half behind it.
+    pub(crate) fn set_address(&mut self, low: Register, address: u64) {
+        let high = Register::at(low as u64 + 4).expect("the high half follows");
         self.set(low, address as u32);
         self.set(high, (address >> 32) as u32);
     }
@@ -260,6 +253,11 @@ impl Driver {
         Ok(T::read_from_prefix(&completion[8..]).unwrap().0)
     }
 
+    /// As [`Driver::make`], for the number of an object.
+    pub(crate) fn number(&mut self, opcode: u8, command: &(impl IntoBytes + Immutable)) -> u16 {
+        self.make::<Number>(opcode, command).unwrap().number.get()
+    }
+
     /// The bytes of a feature, or the status of the query.
     pub(crate) fn feature(&mut self, feature: u8) -> Result<Vec<u8>, u8> {
         let mut request = GetFeature::new_zeroed();
@@ -290,7 +288,7 @@ impl Driver {
         request.entry = 4;
         request.base = base.into();
         request.events = 1.into();
-        let eqn = self.make::<Number>(18, &request).unwrap().number.get();
+        let eqn = self.number(18, &request);
         self.arm(eqn);
         (eqn, base)
     }
@@ -470,12 +468,7 @@ pub(crate) struct Endpoint {
 
 impl Endpoint {
     /// A queue pair that is ready to send.
-    pub(crate) fn new(
-        driver: &mut Driver,
-        profile: &Profile,
-        wqe: WqeSize,
-        eqn: Option<u16>,
-    ) -> Endpoint {
+    pub(crate) fn new(driver: &mut Driver, wqe: WqeSize, eqn: Option<u16>) -> Endpoint {
         let request = driver.cq_request(CompletionSize::Bytes32, eqn);
         let cq = driver.make::<CqMade>(9, &request).unwrap();
         assert_eq!(cq.depth, request.depth);
@@ -495,7 +488,7 @@ impl Endpoint {
             made,
             cq: cq.cq.get(),
             cq_doorbell: cq.doorbell.get(),
-            queues: ClientQueues::new(Qpn(made.qpn.get()), rings, profile, wqe, 0),
+            queues: ClientQueues::new(Qpn(made.qpn.get()), rings, &Profile::default(), wqe, 0),
             completions: CompletionQueue::new(Arc::new(ring)),
         };
         driver.bring_up(made.handle.get());

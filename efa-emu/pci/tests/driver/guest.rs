@@ -76,17 +76,17 @@ impl Drop for MappedFile {
 }
 
 /// Opens a device of the tests' fabric below `root`.
-pub(crate) fn open_engine(root: &Path, host: &str, profile: &Profile) -> Engine {
+pub(crate) fn open_engine(root: &Path, host: &str) -> Engine {
     let fabric = Fabric::open_below(root, FABRIC).unwrap();
-    Engine::open_in(&fabric, &HostConfig::new(FABRIC, host), profile.clone()).unwrap()
+    Engine::open_in(&fabric, &HostConfig::new(FABRIC, host), Profile::default()).unwrap()
 }
 
 /// The device of a host below `root`.
-pub(crate) fn function(root: &Path, host: &str, profile: &Profile) -> Function {
-    function_of(root, HostConfig::new(FABRIC, host), profile)
+pub(crate) fn function(root: &Path, host: &str) -> Function {
+    function_of(root, HostConfig::new(FABRIC, host), &Profile::default())
 }
 
-/// As [`function`], with any configuration of the host.
+/// As [`function`], with any configuration of the host and any device.
 pub(crate) fn function_of(root: &Path, config: HostConfig, profile: &Profile) -> Function {
     let fabric = Fabric::open_below(root, FABRIC).unwrap();
     let profile = profile.clone();
@@ -109,8 +109,8 @@ pub(crate) struct Guest {
 
 impl Guest {
     /// A guest with the device of a host below `root`. The device serves it in a thread.
-    pub(crate) fn new(root: &Path, host: &str, profile: &Profile) -> Guest {
-        Guest::with(function(root, host, profile))
+    pub(crate) fn new(root: &Path, host: &str) -> Guest {
+        Guest::with(function(root, host))
     }
 
     /// A guest with this device, which serves it in a thread.

@@ -6,24 +6,18 @@ use std::os::unix::net::UnixStream;
 
 use efa_core::nic::Status;
 use efa_device_model::device::queue::WqeSize;
-use efa_device_model::profile::Profile;
 use efa_pci::function::{Bars, Register};
 use efa_pci::vfio::message::{Command, DmaMap, Header, RegionAccess, SetIrqs, irq, region};
 use efa_pci::vfio::{Stream, StreamError, serve_connection};
 use proptest::prelude::*;
 use zerocopy::IntoBytes;
 
-use super::fake::{Driver, Endpoint, FAILED, Memory};
+use super::fake::{Driver, Endpoint, FAILED, Memory, driver};
 use super::guest::{Guest, LENGTH, MEMORY, PAGE, function};
-
-fn driver(root: &tempfile::TempDir) -> Driver {
-    Driver::probe(root.path(), "vm", &Profile::default())
-}
 
 #[test]
 fn admin_queues_outside_memory_need_a_reset() {
-    let root = tempfile::tempdir().unwrap();
-    let mut driver = driver(&root);
+    let (_root, mut driver) = driver("efa2");
     for base in [
         0,
         MEMORY - 64,
@@ -31,19 +25,14 @@ fn admin_queues_outside_memory_need_a_reset() {
         u64::MAX - 63,
         1 << 63,
     ] {
-        for (low, high, start) in [
-            (
-                Register::AdminBaseLow,
-                Register::AdminBaseHigh,
-                Register::AdminCapabilities,
-            ),
+        for (low, start) in [
+            (Register::AdminBaseLow, Register::AdminCapabilities),
             (
                 Register::CompletionBaseLow,
-                Register::CompletionBaseHigh,
                 Register::CompletionCapabilities,
             ),
         ] {
-            driver.set_address(low, high, base);
+            driver.set_address(low, base);
             driver.set(start, 64 << 16 | 32);
             assert_eq!(driver.status() & FAILED, FAILED, "{base:#x}");
             driver.set(Register::AdminDoorbell, 1);
@@ -57,8 +46,7 @@ fn admin_queues_outside_memory_need_a_reset() {
 
 #[test]
 fn impossible_shapes_of_admin_queues_break_the_device() {
-    let root = tempfile::tempdir().unwrap();
-    let mut driver = driver(&root);
+    let (_root, mut driver) = driver("efa2");
     for shape in [0, 32, 64 << 16, 64 << 16 | 33, 32 << 16 | 32, u32::MAX] {
         for start in [
             Register::AdminCapabilities,
@@ -75,8 +63,7 @@ fn impossible_shapes_of_admin_queues_break_the_device() {
 
 #[test]
 fn excessive_admin_doorbells_break_the_device() {
-    let root = tempfile::tempdir().unwrap();
-    let mut driver = driver(&root);
+    let (_root, mut driver) = driver("efa2");
     let next = u32::from(driver.next);
     driver.set(Register::AdminDoorbell, next + 33);
     assert_eq!(driver.status() & FAILED, FAILED);
@@ -87,14 +74,9 @@ fn excessive_admin_doorbells_break_the_device() {
 
 #[test]
 fn register_answers_outside_memory_break_the_device() {
-    let root = tempfile::tempdir().unwrap();
-    let mut driver = driver(&root);
+    let (_root, mut driver) = driver("efa2");
     for address in [0, 4, MEMORY + LENGTH, u64::MAX, MEMORY + 1] {
-        driver.set_address(
-            Register::ReadResponseLow,
-            Register::ReadResponseHigh,
-            address,
-        );
+        driver.set_address(Register::ReadResponseLow, address);
         driver.set(Register::ReadRequest, 1);
         assert_eq!(driver.status() & FAILED, FAILED, "{address:#x}");
         driver.reset();
@@ -103,8 +85,7 @@ fn register_answers_outside_memory_break_the_device() {
 
 #[test]
 fn memory_that_is_taken_away_is_not_reached() {
-    let root = tempfile::tempdir().unwrap();
-    let mut driver = driver(&root);
+    let (_root, mut driver) = driver("efa2");
     driver.unmap(MEMORY, LENGTH);
     let next = u32::from(driver.next);
     driver.set(Register::AdminDoorbell, next + 1);
@@ -116,8 +97,7 @@ fn memory_that_is_taken_away_is_not_reached() {
 
 #[test]
 fn a_command_of_the_wrong_lap_is_malformed() {
-    let root = tempfile::tempdir().unwrap();
-    let mut driver = driver(&root);
+    let (_root, mut driver) = driver("efa2");
     // The flags equal the driver's phase, plus one bit that changes the command.
     let mut entry = [0u8; 64];
     entry[3] = 1;
@@ -130,8 +110,7 @@ fn a_command_of_the_wrong_lap_is_malformed() {
 
 #[test]
 fn unused_doorbells_have_no_effect() {
-    let root = tempfile::tempdir().unwrap();
-    let mut driver = driver(&root);
+    let (_root, mut driver) = driver("efa2");
     for offset in [0, 4, 8, 4096, 8 << 20, (8 << 20) + 4, (16 << 20) - 4] {
         driver.write(Bars::Doorbells, offset, u32::MAX);
     }
@@ -141,15 +120,11 @@ fn unused_doorbells_have_no_effect() {
 
 #[test]
 fn a_doorbell_beyond_the_ring_fails_its_pair() {
-    let root = tempfile::tempdir().unwrap();
-    let (mut a, mut b) = (
-        driver(&root),
-        Driver::probe(root.path(), "b", &Profile::default()),
-    );
-    let profile = Profile::default();
-    let mut good = Endpoint::new(&mut a, &profile, WqeSize::Bytes64, None);
-    let bad = Endpoint::new(&mut a, &profile, WqeSize::Bytes64, None);
-    let mut peer = Endpoint::new(&mut b, &profile, WqeSize::Bytes64, None);
+    let (root, mut a) = driver("efa2");
+    let mut b = Driver::probe(root.path(), "b");
+    let mut good = Endpoint::new(&mut a, WqeSize::Bytes64, None);
+    let bad = Endpoint::new(&mut a, WqeSize::Bytes64, None);
+    let mut peer = Endpoint::new(&mut b, WqeSize::Bytes64, None);
     let (of_a, of_b) = (Memory::new(&mut a), Memory::new(&mut b));
     a.write(Bars::Doorbells, bad.made.send_doorbell.get().into(), 65);
     a.write(
@@ -169,7 +144,7 @@ fn a_doorbell_beyond_the_ring_fails_its_pair() {
 #[test]
 fn messages_of_wrong_lengths_end_the_connection() {
     let root = tempfile::tempdir().unwrap();
-    let mut function = function(root.path(), "vm", &Profile::default());
+    let mut function = function(root.path(), "vm");
     let cut = |bytes: &[u8]| bytes.to_vec();
     let header = |size: u32| {
         let header = Header {
@@ -205,7 +180,7 @@ fn messages_of_wrong_lengths_end_the_connection() {
 #[test]
 fn refused_messages_do_not_spoil_the_next() {
     let root = tempfile::tempdir().unwrap();
-    let mut guest = Guest::new(root.path(), "vm", &Profile::default());
+    let mut guest = Guest::new(root.path(), "vm");
     let long = [0xff; 3000];
     for command in [
         Command::DmaMap,
@@ -228,7 +203,7 @@ fn refused_messages_do_not_spoil_the_next() {
 #[test]
 fn unknown_commands_are_answered_with_an_error() {
     let root = tempfile::tempdir().unwrap();
-    let guest = Guest::new(root.path(), "vm", &Profile::default());
+    let guest = Guest::new(root.path(), "vm");
     for command in [0, 6, 11, 12, 14, 15, 16, 0xffff] {
         let header = Header {
             id: 7.into(),
@@ -251,7 +226,7 @@ fn unknown_commands_are_answered_with_an_error() {
 #[test]
 fn accesses_outside_of_regions_are_refused() {
     let root = tempfile::tempdir().unwrap();
-    let mut guest = Guest::new(root.path(), "vm", &Profile::default());
+    let mut guest = Guest::new(root.path(), "vm");
     for (region, offset, count) in [
         (0, 16 << 10, 1),
         (0, u64::MAX, 1),
@@ -286,7 +261,7 @@ fn accesses_outside_of_regions_are_refused() {
 #[test]
 fn vectors_that_there_are_not_are_refused() {
     let root = tempfile::tempdir().unwrap();
-    let mut guest = Guest::new(root.path(), "vm", &Profile::default());
+    let mut guest = Guest::new(root.path(), "vm");
     let mut set = |kind: u32, start: u32, count: u32| {
         let set = SetIrqs {
             argument_size: 20.into(),
@@ -313,7 +288,7 @@ fn vectors_that_there_are_not_are_refused() {
 #[test]
 fn files_that_cannot_be_mapped_are_refused() {
     let root = tempfile::tempdir().unwrap();
-    let mut guest = Guest::new(root.path(), "vm", &Profile::default());
+    let mut guest = Guest::new(root.path(), "vm");
     let (pipe, _) = std::io::pipe().unwrap();
     let empty = tempfile::tempfile().unwrap();
     for file in [pipe.as_fd(), empty.as_fd()] {
@@ -343,10 +318,9 @@ proptest! {
     /// Any entry gets a completion, and the device serves the next one.
     #[test]
     fn any_command_is_answered(entries in proptest::collection::vec(any_entry(), 1..60)) {
-        let root = tempfile::tempdir().unwrap();
-        let mut driver = driver(&root);
+        let (_root, mut driver) = driver("efa2");
         let memory = Memory::new(&mut driver);
-        let endpoint = Endpoint::new(&mut driver, &Profile::default(), WqeSize::Bytes64, None);
+        let endpoint = Endpoint::new(&mut driver, WqeSize::Bytes64, None);
         prop_assert!(memory.lkey != 0 && endpoint.made.qpn.get() < 2048);
         for (opcode, entry) in entries {
             let _ = driver.command(opcode, &entry);
@@ -358,7 +332,7 @@ proptest! {
     #[test]
     fn any_stream_leaves_the_device_whole(bytes in proptest::collection::vec(any::<u8>(), 0..400)) {
         let root = tempfile::tempdir().unwrap();
-        let mut function = function(root.path(), "vm", &Profile::default());
+        let mut function = function(root.path(), "vm");
         let (client, server) = UnixStream::pair().unwrap();
         let client_stream = Stream::from(client.try_clone().unwrap());
         // A valid header, so that the rest is parsed.

@@ -7,15 +7,14 @@ use efa_pci::function::{Bars, Register};
 use efa_pci::vfio::message::{Command, DeviceInfo, irq, region};
 use zerocopy::FromBytes;
 
-use super::fake::{ADMIN_VECTOR, Driver, FAILED};
+use super::fake::{ADMIN_VECTOR, Driver, FAILED, driver};
 use super::guest::{FABRIC, Guest, open_engine};
 
 #[test]
 fn the_driver_finds_each_generation() {
     for name in ["efa0", "efa1", "efa2", "efa3"] {
-        let root = tempfile::tempdir().unwrap();
+        let (_root, mut driver) = driver(name);
         let profile = Profile::by_name(name).unwrap();
-        let mut driver = Driver::probe(root.path(), "vm", profile);
         assert_eq!(
             driver.read_region(region::CONFIG, 0, 4).unwrap(),
             [0x0f, 0x1d, profile.part_id as u8, 0xef]
@@ -49,7 +48,7 @@ fn a_generation_that_no_driver_knows_is_refused() {
 #[test]
 fn the_function_has_regions_and_vectors() {
     let root = tempfile::tempdir().unwrap();
-    let mut guest = Guest::new(root.path(), "vm", &Profile::default());
+    let mut guest = Guest::new(root.path(), "vm");
     let (body, _) = guest
         .request(Command::DeviceInfo, &[&[0; 16]], &[])
         .unwrap();
@@ -72,8 +71,7 @@ fn the_function_has_regions_and_vectors() {
 
 #[test]
 fn a_masked_admin_queue_does_not_interrupt() {
-    let root = tempfile::tempdir().unwrap();
-    let mut driver = Driver::probe(root.path(), "vm", &Profile::default());
+    let (_root, mut driver) = driver("efa2");
     driver.interrupts(ADMIN_VECTOR);
     driver.feature(1).unwrap();
     assert!(driver.interrupts(ADMIN_VECTOR) > 0);
@@ -86,8 +84,7 @@ fn a_masked_admin_queue_does_not_interrupt() {
 
 #[test]
 fn the_device_shows_that_it_lives() {
-    let root = tempfile::tempdir().unwrap();
-    let driver = Driver::probe(root.path(), "vm", &Profile::default());
+    let (_root, driver) = driver("efa2");
     driver.interrupts(ADMIN_VECTOR);
     // An interrupt of a command may be repeated before.
     while driver.bytes(driver.async_events, 8) != [4, 0, 0, 0, 1, 0, 0, 0] {
@@ -97,14 +94,11 @@ fn the_device_shows_that_it_lives() {
 
 #[test]
 fn a_reset_takes_everything_back() {
-    let root = tempfile::tempdir().unwrap();
-    let profile = Profile::default();
-    let mut driver = Driver::probe(root.path(), "vm", &profile);
+    let (_root, mut driver) = driver("efa2");
     let gid = driver.gid();
     let eqn = driver.create_eq().0;
     let endpoint = super::fake::Endpoint::new(
         &mut driver,
-        &profile,
         efa_device_model::device::queue::WqeSize::Bytes64,
         Some(eqn),
     );
@@ -125,10 +119,9 @@ fn a_reset_takes_everything_back() {
 /// The device needs a reset after it was restored. A reset before is not sufficient.
 #[test]
 fn a_restored_device_works_after_a_reset() {
-    let root = tempfile::tempdir().unwrap();
-    let mut driver = Driver::probe(root.path(), "vm", &Profile::default());
+    let (root, mut driver) = driver("efa2");
     // The host stays when the device is closed, as with `efa-emu run`.
-    let _run = open_engine(root.path(), "vm", &Profile::default());
+    let _run = open_engine(root.path(), "vm");
     let gid = driver.gid();
     let fabric = efa_shm::Fabric::open_below(root.path(), FABRIC).unwrap();
     let host = || HostName::from("vm".to_owned());
@@ -152,9 +145,8 @@ fn a_restored_device_works_after_a_reset() {
 /// come earlier, so there are several rounds.
 #[test]
 fn a_failure_that_a_reset_meets_is_over() {
-    let root = tempfile::tempdir().unwrap();
-    let mut driver = Driver::probe(root.path(), "vm", &Profile::default());
-    let _run = open_engine(root.path(), "vm", &Profile::default());
+    let (root, mut driver) = driver("efa2");
+    let _run = open_engine(root.path(), "vm");
     let fabric = efa_shm::Fabric::open_below(root.path(), FABRIC).unwrap();
     let host = || HostName::from("vm".to_owned());
     for _ in 0..100 {
@@ -172,7 +164,7 @@ fn a_failure_that_a_reset_meets_is_over() {
 #[test]
 fn a_driver_that_sees_nothing_is_noted_once() {
     let root = tempfile::tempdir().unwrap();
-    let mut function = super::guest::function(root.path(), "vm", &Profile::default());
+    let mut function = super::guest::function(root.path(), "vm");
     let (sender, notices) = std::sync::mpsc::channel();
     function.on_notice(move |text| sender.send(text.to_owned()).unwrap());
     let (client, socket) = std::os::unix::net::UnixStream::pair().unwrap();
@@ -180,7 +172,7 @@ fn a_driver_that_sees_nothing_is_noted_once() {
     let mut guest = Guest::over(client);
     guest.unmap(super::guest::MEMORY, super::guest::LENGTH);
     let mut driver = Driver::new(guest);
-    driver.set_address(Register::ReadResponseLow, Register::ReadResponseHigh, 0);
+    driver.set_address(Register::ReadResponseLow, 0);
     let look = (Register::Status as u32) << 16 | 1;
     for control in [1, 0] {
         driver.set(Register::ReadRequest, look);
@@ -209,15 +201,13 @@ fn a_driver_that_sees_nothing_is_noted_once() {
 #[test]
 fn another_guest_may_connect_after_the_first() {
     let root = tempfile::tempdir().unwrap();
-    let profile = Profile::default();
     let path = root.path().join("socket");
     let listener = std::os::unix::net::UnixListener::bind(&path).unwrap();
-    let mut function = super::guest::function(root.path(), "vm", &profile);
+    let mut function = super::guest::function(root.path(), "vm");
     std::thread::spawn(move || efa_pci::vfio::Server::new(listener).run(&mut function));
     let mut vectors = Vec::new();
     for _ in 0..2 {
-        let mut driver = Driver::new(Guest::connect(&path));
-        driver.start();
+        let mut driver = Driver::ready(Guest::connect(&path));
         driver.feature(1).unwrap();
         vectors.push(driver.interrupts(ADMIN_VECTOR) > 0);
     }
@@ -225,13 +215,12 @@ fn another_guest_may_connect_after_the_first() {
     // A client with invalid data does not block others.
     let mut noise = std::os::unix::net::UnixStream::connect(&path).unwrap();
     std::io::Write::write_all(&mut noise, b"GET / HTTP/1.0\r\n\r\n").unwrap();
-    Driver::new(Guest::connect(&path)).start();
+    Driver::ready(Guest::connect(&path));
 }
 
 #[test]
 fn registers_are_written_whole() {
-    let root = tempfile::tempdir().unwrap();
-    let mut driver = Driver::probe(root.path(), "vm", &Profile::default());
+    let (_root, mut driver) = driver("efa2");
     // Half a word does not reset the device.
     driver
         .write_region(0, Register::Control as u64, &[1, 0])

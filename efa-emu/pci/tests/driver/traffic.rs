@@ -29,15 +29,14 @@ struct Host {
 
 impl Host {
     fn new(root: &Path, name: &str, wqe: WqeSize) -> Host {
-        Host::of(Driver::probe(root, name, &Profile::default()), wqe)
+        Host::of(Driver::probe(root, name), wqe)
     }
 
     /// A host with a driver that is ready.
     fn of(mut driver: Driver, wqe: WqeSize) -> Host {
-        let profile = Profile::default();
         let memory = Memory::new(&mut driver);
         let (eqn, events) = driver.create_eq();
-        let endpoint = Endpoint::new(&mut driver, &profile, wqe, Some(eqn));
+        let endpoint = Endpoint::new(&mut driver, wqe, Some(eqn));
         Host {
             driver,
             memory,
@@ -63,6 +62,19 @@ impl Host {
         let buffer = self.memory.buffer(offset, bytes.len() as u32);
         self.endpoint
             .post_send(&mut self.driver, wr_id, to, SendData::Buffers(&[buffer]));
+    }
+
+    fn post_rdma(
+        &mut self,
+        wr_id: u64,
+        to: UdAddress,
+        operation: RdmaOperation,
+        (offset, length): (u64, u32),
+        remote: (u64, u32),
+    ) {
+        let local = self.memory.buffer(offset, length);
+        self.endpoint
+            .post_rdma(&mut self.driver, wr_id, to, operation, local, remote);
     }
 
     /// Waits for the next completion, which must be a success.
@@ -114,11 +126,8 @@ fn a_bad_network_costs_guests_no_message() {
     let guest = |name| {
         let mut config = efa_shm::HostConfig::new(FABRIC, name);
         config.network = "loss=0.3,rnr=0.3,latency=20us,paths=4".parse().unwrap();
-        let profile = Profile::default();
-        let function = function_of(root.path(), config, &profile);
-        let mut driver = Driver::new(Guest::with(function));
-        driver.start();
-        Host::of(driver, WqeSize::Bytes64)
+        let function = function_of(root.path(), config, &Profile::default());
+        Host::of(Driver::ready(Guest::with(function)), WqeSize::Bytes64)
     };
     let (mut a, mut b) = (guest("a"), guest("b"));
     let to_b = a.address_of(&mut b);
@@ -143,23 +152,14 @@ fn guests_read_and_write_each_other() {
     let bytes = pattern(20_000, 3);
     b.memory.put(&b.driver, 5000, &bytes);
     let remote = |memory: &Memory, offset| (memory.iova + offset, memory.rkey);
-    let local = a.memory.buffer(123, 20_000);
     let from = remote(&b.memory, 5000);
-    a.endpoint
-        .post_rdma(&mut a.driver, 1, to_b, RdmaOperation::Read, local, from);
+    a.post_rdma(1, to_b, RdmaOperation::Read, (123, 20_000), from);
     assert_eq!(a.success().opcode(), WcOpcode::RdmaRead);
     assert_eq!(a.memory.bytes(&a.driver, 123, 20_000), bytes);
     let bytes = pattern(12_345, 9);
     a.memory.put(&a.driver, 0, &bytes);
-    let (local, to) = (a.memory.buffer(0, 12_345), remote(&b.memory, 77));
-    a.endpoint.post_rdma(
-        &mut a.driver,
-        2,
-        to_b,
-        RdmaOperation::Write(None),
-        local,
-        to,
-    );
+    let to = remote(&b.memory, 77);
+    a.post_rdma(2, to_b, RdmaOperation::Write(None), (0, 12_345), to);
     assert_eq!(a.success().opcode(), WcOpcode::RdmaWrite);
     assert_eq!(b.memory.bytes(&b.driver, 77, 12_345), bytes);
     let [reads, read_bytes, ..] = a.driver.statistics(2)[..] else {
@@ -171,10 +171,8 @@ fn guests_read_and_write_each_other() {
     // Beyond the end of the region, and with a wrong key.
     for (offset, key) in [(8 * 4096 - 1, 0), (0, 1)] {
         let (address, rkey) = remote(&b.memory, offset);
-        let local = a.memory.buffer(0, 2);
         let remote = (address, rkey ^ key);
-        a.endpoint
-            .post_rdma(&mut a.driver, 3, to_b, RdmaOperation::Read, local, remote);
+        a.post_rdma(3, to_b, RdmaOperation::Read, (0, 2), remote);
         let failed = a.endpoint.completion();
         assert_eq!(failed.status(), Some(Status::RemoteBadAddress));
     }
@@ -296,16 +294,8 @@ fn a_guest_and_a_process_are_peers() {
     process.post_rdma(1, to_guest, RdmaOperation::Read, 20_000, remote);
     assert_eq!(process.completion().status(), Some(Status::Ok));
     assert_eq!(process.memory.bytes[..20_000], bytes);
-    let local = guest.memory.buffer(0, 500);
-    let driver = &mut guest.driver;
-    guest.endpoint.post_rdma(
-        driver,
-        1,
-        to_process,
-        RdmaOperation::Read,
-        local,
-        process.remote(300),
-    );
+    let from = process.remote(300);
+    guest.post_rdma(1, to_process, RdmaOperation::Read, (0, 500), from);
     while guest
         .endpoint
         .poll()
@@ -367,12 +357,9 @@ fn interrupted(interruption: Interruption) {
     let root = tempfile::tempdir().unwrap();
     let socket = root.path().join("socket");
     let listener = std::os::unix::net::UnixListener::bind(&socket).unwrap();
-    let profile = Profile::default();
-    let mut function = function(root.path(), "guest", &profile);
+    let mut function = function(root.path(), "guest");
     std::thread::spawn(move || Server::new(listener).run(&mut function));
-    let mut driver = Driver::new(Guest::connect(&socket));
-    driver.start();
-    let mut guest = Host::of(driver, WqeSize::Bytes64);
+    let mut guest = Host::of(Driver::ready(Guest::connect(&socket)), WqeSize::Bytes64);
     let mut peer = Process::new(root.path(), "peer");
     let mut other = Process::new(root.path(), "other");
     let to_other = other.address(peer.connect(other.gid()));
