@@ -6,14 +6,16 @@ use std::time::Duration;
 use efa_capture::Truncation;
 use efa_capture::frame::{Frame, FrameKind, Repr};
 use efa_capture::{
-    CapturePoint, CaptureTap, Counts, Direction, Interface, InterfaceId, Reader, Recorder,
-    RequestData, Route, Writer,
+    CapturePoint, CaptureTap, Direction, Interface, InterfaceId, Reader, Recorder, RequestData,
+    Route, Writer,
 };
 use efa_device_model::link::{Operation, RemoteRange, RequestHeader};
 use efa_testing::addresses::gid;
 use efa_wire::Status;
 use efa_wire::address::{Gid, Qkey, Qpn};
 use proptest::prelude::*;
+
+use crate::counted;
 
 const MTU: usize = 4096;
 
@@ -155,20 +157,8 @@ fn a_send_and_its_answer_round_trip() {
         .collect();
     assert_eq!(names, ["host0", "host1"]);
     assert_eq!(reader.interfaces()[0].hardware.as_deref(), Some("efa2"));
-    assert_eq!(
-        reader.interfaces()[0].counts,
-        Some(Counts {
-            seen: 1,
-            dropped: 0
-        })
-    );
-    assert_eq!(
-        reader.interfaces()[1].counts,
-        Some(Counts {
-            seen: 2,
-            dropped: 0
-        })
-    );
+    assert_eq!(reader.interfaces()[0].counts, Some(counted(1, 0)));
+    assert_eq!(reader.interfaces()[1].counts, Some(counted(2, 0)));
 }
 
 #[test]

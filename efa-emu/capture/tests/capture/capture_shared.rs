@@ -14,6 +14,8 @@ use efa_capture::{
 use efa_testing::patience::Wait;
 use efa_wire::address::{Gid, Qpn};
 
+use crate::counted;
+
 const PAYLOAD: usize = 8100;
 
 /// The environment variable that names the file to a child.
@@ -77,32 +79,14 @@ fn two_handles_share_a_file_and_counts() {
         record(&mut two, 2, sequence);
     }
     record(&mut two, 2, 3);
-    assert_eq!(
-        one.close().unwrap(),
-        Counts {
-            seen: 3,
-            dropped: 0
-        }
-    );
-    assert_eq!(
-        two.close().unwrap(),
-        Counts {
-            seen: 4,
-            dropped: 0
-        }
-    );
+    assert_eq!(one.close().unwrap(), counted(3, 0));
+    assert_eq!(two.close().unwrap(), counted(4, 0));
     let (frames, counts, truncated) = read(&path);
     assert_eq!(
         frames,
         [(1, 0), (2, 0), (1, 1), (2, 1), (1, 2), (2, 2), (2, 3)]
     );
-    assert_eq!(
-        counts,
-        Some(Counts {
-            seen: 7,
-            dropped: 0
-        })
-    );
+    assert_eq!(counts, Some(counted(7, 0)));
     assert!(!truncated);
 }
 
@@ -139,13 +123,7 @@ fn a_stuck_lock_drops_frames_without_waiting() {
     for sequence in 0..100 {
         record(&mut file, 1, sequence);
     }
-    assert_eq!(
-        file.counts(),
-        Counts {
-            seen: 100,
-            dropped: 100
-        }
-    );
+    assert_eq!(file.counts(), counted(100, 100));
     assert!(
         file.last_error()
             .unwrap()
@@ -154,23 +132,11 @@ fn a_stuck_lock_drops_frames_without_waiting() {
     );
     drop(holder);
     record(&mut file, 1, 100);
-    assert_eq!(
-        file.counts(),
-        Counts {
-            seen: 101,
-            dropped: 100
-        }
-    );
+    assert_eq!(file.counts(), counted(101, 100));
     assert_eq!(file.close().unwrap().dropped, 100);
     let (frames, counts, _) = read(&path);
     assert_eq!(frames, [(1, 100)]);
-    assert_eq!(
-        counts,
-        Some(Counts {
-            seen: 101,
-            dropped: 100
-        })
-    );
+    assert_eq!(counts, Some(counted(101, 100)));
 }
 
 #[test]
@@ -296,10 +262,7 @@ fn assert_three_of_ten(path: &Path) {
     let (frames, counts, truncated) = read(path);
     assert_eq!(frames, [(7, 0), (7, 1), (7, 2)]);
     // The child exited without closing the capture.
-    let expected = Counts {
-        seen: 10,
-        dropped: 7,
-    };
+    let expected = counted(10, 7);
     assert_eq!(counts, Some(expected));
     assert!(!truncated);
 }
@@ -405,7 +368,7 @@ fn growing_captures_are_followed_and_joined() {
     let (frames, counts, truncated) = read(&joined);
     assert_eq!(frames, expected);
     let seen = expected.iter().filter(|(side, _)| *side == 0).count() as u64;
-    assert_eq!(counts, Some(Counts { seen, dropped: 0 }));
+    assert_eq!(counts, Some(counted(seen, 0)));
     assert!(!truncated);
 
     std::fs::write(
@@ -424,13 +387,7 @@ fn child_records_ten_frames() {
     for sequence in 0..10 {
         record(&mut file, 7, sequence);
     }
-    assert_eq!(
-        file.counts(),
-        Counts {
-            seen: 10,
-            dropped: 7
-        }
-    );
+    assert_eq!(file.counts(), counted(10, 7));
     assert!(file.last_error().is_some());
 }
 

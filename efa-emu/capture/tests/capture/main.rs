@@ -4,3 +4,7 @@ mod capture_file;
 mod capture_shared;
 mod examples;
 mod formats;
+
+fn counted(seen: u64, dropped: u64) -> efa_capture::Counts {
+    efa_capture::Counts { seen, dropped }
+}
