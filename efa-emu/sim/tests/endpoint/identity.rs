@@ -10,8 +10,7 @@ use crate::rig::{Rig, config, orderly, pattern};
 fn a_server_learns_its_clients_from_their_packets() {
     for profile in ["efa0", "efa2"] {
         let mut rig = Rig::pair(orderly(), profile, &config());
-        let server = rig.address(1);
-        let to_server = rig.insert(0, server);
+        let to_server = rig.insert_program(0, 1);
         // The longest message is not the first: its handshake has arrived.
         for (number, length) in [10, 18_000, 60_000, 150_000].into_iter().enumerate() {
             rig.program(0).fill(0, &pattern(length, number as u8));
@@ -59,7 +58,6 @@ fn late_packets_do_not_reach_the_successor() {
     }
     rig.settle();
     assert_eq!(rig.fabric.held(hold), 3);
-    let server = rig.address(1);
     let old_address = rig.address(0);
     let host = rig.kill(0);
     host.prefer_qpn(old_address.qpn);
@@ -72,7 +70,7 @@ fn late_packets_do_not_reach_the_successor() {
     assert_ne!(address.qkey, old_address.qkey);
 
     // The successor sends first, then the late packets arrive.
-    let to_server = rig.insert(second, server);
+    let to_server = rig.insert_program(second, 1);
     rig.program(second).fill(0, b"new!");
     rig.start_operation(second, |program| {
         program.send_with(to_server, 0, 4, OperationFlags::INJECT, 1)
@@ -174,12 +172,11 @@ fn directed_receives_distinguish_hosts() {
     let (_, first) = rig.exchange_handshakes(0, 1);
     let third = rig.add("efa2", &config(), NicConfig::default());
     let (_, second) = rig.exchange_handshakes(third, 1);
-    let server = rig.address(1);
     rig.program(1)
         .recv_from(SourceFilter::Peer(second), 0, 8, 1);
     rig.program(1).recv_from(SourceFilter::Peer(first), 8, 8, 2);
     for (number, data) in [(0, b"one"), (third, b"two")] {
-        let to_server = rig.insert(number, server);
+        let to_server = rig.insert_program(number, 1);
         rig.program(number).fill(0, data);
         rig.start_operation(number, |program| program.send(to_server, 0, 3, 0));
         rig.settle();

@@ -104,11 +104,13 @@ fn idle(program: &Program) -> Usage {
     }
 }
 
-/// Counts packets of a type without changing anything.
-fn count(rig: &Rig, packet_type: PacketType) -> FaultId {
-    let when = Match::packet(packet_type.code());
-    rig.fabric
-        .install(Fault::new(when, Action::Delay(Default::default())))
+/// No operation has left anything, at either program.
+fn assert_idle(rig: &mut Rig, name: &str) {
+    for number in 0..2 {
+        let program = rig.program(number);
+        assert_eq!(program.endpoint.usage(), idle(program), "{name}");
+        assert_eq!(program.events, [], "{name}");
+    }
 }
 
 /// The device of program 0 gets the acknowledgements of its packets late.
@@ -124,9 +126,9 @@ fn answers_may_precede_send_completions() {
         let mut rig = Rig::pair(orderly(), case.profile, &case.config);
         let (peer, _) = rig.exchange_handshakes(0, 1);
         let name = case.answered.name();
-        let used = count(&rig, case.answered);
+        let used = rig.count(case.answered);
         let hold = hold_completions(&mut rig);
-        let answered = count(&rig, case.answer);
+        let answered = rig.count(case.answer);
         case.start(&mut rig, peer);
         rig.settle();
         assert!(rig.fabric.applied(used) > 0, "{name} was not used");
@@ -147,11 +149,7 @@ fn answers_may_precede_send_completions() {
             _ => assert_eq!(rig.program(0).contexts(), [7], "{name}"),
         }
         case.check_data(&mut rig);
-        for number in 0..2 {
-            let program = rig.program(number);
-            assert_eq!(program.endpoint.usage(), idle(program), "{name}");
-            assert_eq!(program.events, [], "{name}");
-        }
+        assert_idle(&mut rig, name);
     }
 }
 
@@ -192,11 +190,7 @@ fn every_packet_may_find_the_receiver_not_ready() {
                 assert_eq!(rig.fabric.applied(fault), times, "{name}");
                 assert_eq!(rig.program(0).contexts(), [7], "{name}");
                 case.check_data(&mut rig);
-                for number in 0..2 {
-                    let program = rig.program(number);
-                    assert_eq!(program.endpoint.usage(), idle(program), "{name}");
-                    assert_eq!(program.events, [], "{name}");
-                }
+                assert_idle(&mut rig, name);
             }
         }
     }

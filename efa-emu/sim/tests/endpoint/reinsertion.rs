@@ -1,8 +1,8 @@
 //! The application removes peers from its address vector and inserts them again. The conversation
 //! outlives the entry, with operations in flight, on a network that reorders and refuses.
 
-use efa_core::endpoint::{EndpointConfig, EndpointError, Errno, Event, Instant, PeerId, SendArgs};
-use efa_sim::{Fabric, FabricConfig, NetworkConfig, NicConfig, Probability};
+use efa_core::endpoint::{EndpointConfig, EndpointError, Errno, Event, PeerId, SendArgs};
+use efa_sim::{FabricConfig, NetworkConfig, NicConfig, Probability};
 use rand::rngs::StdRng;
 use rand::{Rng as _, SeedableRng as _};
 
@@ -44,10 +44,7 @@ impl Exchange {
             runt_size: [0, 20_000][seed as usize % 2],
             ..config()
         };
-        let mut rig = Rig {
-            fabric: Fabric::new(fabric),
-            programs: Vec::new(),
-        };
+        let mut rig = Rig::new(fabric);
         for _ in 0..2 {
             // The engine waits for receivers, not the device.
             let nic = NicConfig {
@@ -56,8 +53,7 @@ impl Exchange {
             };
             rig.add(["efa1", "efa2"][seed as usize / 2 % 2], &config, nic);
         }
-        let addresses = [rig.address(0), rig.address(1)];
-        let peers = [rig.insert(0, addresses[1]), rig.insert(1, addresses[0])];
+        let peers = [rig.insert_program(0, 1), rig.insert_program(1, 0)];
         Exchange {
             rig,
             random: StdRng::seed_from_u64(seed),
@@ -95,24 +91,15 @@ impl Exchange {
         self.program(at).endpoint.remove_address(peer).unwrap();
         let while_removed = self.random.random_range(0..20);
         self.run(while_removed);
-        let other = self.rig.address(1 - at);
-        self.peers[at] = self.rig.insert(at, other);
+        self.peers[at] = self.rig.insert_program(at, 1 - at);
         assert_ne!(self.peers[at], peer);
     }
 
     /// Runs this many events of the fabric, or all.
     fn run(&mut self, events: usize) {
         for _ in 0..events {
-            self.rig.poll();
-            let programs = self.rig.programs.iter().flatten();
-            let timeout = programs.filter_map(|program| program.endpoint.next_timeout());
-            match (self.rig.fabric.next_event_time(), timeout.min()) {
-                (None, None) => break,
-                (Some(event), Some(Instant(timeout))) if timeout < event => {
-                    self.rig.fabric.run_until(timeout);
-                }
-                (Some(_), _) => _ = self.rig.fabric.step(),
-                (None, Some(Instant(timeout))) => self.rig.fabric.run_until(timeout),
+            if !self.rig.step() {
+                break;
             }
         }
         self.rig.poll();

@@ -11,9 +11,12 @@ use efa_core::endpoint::{
 use efa_core::nic::{
     Access, Domain as _, Nic as _, QueuePair as _, QueuePairConfig, Region, UserSlice,
 };
-use efa_core::wire::{AtomicDatatype, AtomicOp};
+use efa_core::wire::{AtomicDatatype, AtomicOp, PacketType};
 use efa_device_model::profile::Profile;
-use efa_sim::{Fabric, FabricConfig, HostConfig, NetworkConfig, NicConfig, SimHost, SimNic};
+use efa_sim::{
+    Action, Fabric, FabricConfig, Fault, FaultId, HostConfig, Match, NetworkConfig, NicConfig,
+    SimHost, SimNic,
+};
 pub(crate) use efa_testing::pattern;
 
 /// A program with one endpoint on its own host.
@@ -55,12 +58,17 @@ pub(crate) struct Rig {
 }
 
 impl Rig {
-    /// Two programs, on devices of this profile.
-    pub(crate) fn pair(fabric: FabricConfig, profile: &str, config: &EndpointConfig) -> Self {
-        let mut rig = Rig {
+    /// A fabric without programs.
+    pub(crate) fn new(fabric: FabricConfig) -> Self {
+        Rig {
             fabric: Fabric::new(fabric),
             programs: Vec::new(),
-        };
+        }
+    }
+
+    /// Two programs, on devices of this profile.
+    pub(crate) fn pair(fabric: FabricConfig, profile: &str, config: &EndpointConfig) -> Self {
+        let mut rig = Rig::new(fabric);
         for _ in 0..2 {
             rig.add(profile, config, NicConfig::default());
         }
@@ -69,11 +77,15 @@ impl Rig {
 
     /// Adds a host with a program and returns its number.
     pub(crate) fn add(&mut self, profile: &str, config: &EndpointConfig, nic: NicConfig) -> usize {
-        let host = self.fabric.add_host(HostConfig {
+        let host = self.add_host(profile);
+        self.start(host, config, nic)
+    }
+
+    fn add_host(&self, profile: &str) -> SimHost {
+        self.fabric.add_host(HostConfig {
             profile: Profile::by_name(profile).unwrap().clone(),
             ..HostConfig::default()
-        });
-        self.start(host, config, nic)
+        })
     }
 
     /// Starts a program on a host.
@@ -89,10 +101,7 @@ impl Rig {
 
     /// Adds a host with a program that receives into its buffers, and returns its number.
     pub(crate) fn add_zero_copy(&mut self, profile: &str, config: EndpointConfig) -> usize {
-        let host = self.fabric.add_host(HostConfig {
-            profile: Profile::by_name(profile).unwrap().clone(),
-            ..HostConfig::default()
-        });
+        let host = self.add_host(profile);
         let mut nic = host.open_nic(NicConfig::default()).unwrap();
         let queue = nic.queue_pair().completion_queue();
         let user = QueuePairConfig {
@@ -131,6 +140,19 @@ impl Rig {
         self.program(at).endpoint.insert_address(address).unwrap()
     }
 
+    /// Inserts the address of another program into the address vector of the one at `at`.
+    pub(crate) fn insert_program(&mut self, at: usize, other: usize) -> PeerId {
+        let address = self.address(other);
+        self.insert(at, address)
+    }
+
+    /// Counts packets of a type without changing anything.
+    pub(crate) fn count(&self, packet_type: PacketType) -> FaultId {
+        let when = Match::packet(packet_type.code());
+        self.fabric
+            .install(Fault::new(when, Action::Delay(Default::default())))
+    }
+
     /// Kills the program: its queue pair is destroyed without notice to its peers.
     pub(crate) fn kill(&mut self, number: usize) -> SimHost {
         let program = self.programs[number].take().unwrap();
@@ -151,26 +173,28 @@ impl Rig {
         }
     }
 
+    /// Lets every program make progress, and advances time to the next event or timeout. Returns
+    /// false if there is none.
+    pub(crate) fn step(&mut self) -> bool {
+        self.poll();
+        let programs = self.programs.iter().flatten();
+        let timeout = programs.filter_map(|program| program.endpoint.next_timeout());
+        match (self.fabric.next_event_time(), timeout.min()) {
+            (None, None) => return false,
+            (Some(event), Some(Instant(timeout))) if timeout < event => {
+                self.fabric.run_until(timeout);
+            }
+            (Some(_), _) => _ = self.fabric.step(),
+            (None, Some(Instant(timeout))) => self.fabric.run_until(timeout),
+        }
+        true
+    }
+
     /// Runs until all is idle.
     pub(crate) fn settle(&mut self) {
         for _ in 0..1_000_000 {
-            self.poll();
-            let timeout = self
-                .programs
-                .iter()
-                .flatten()
-                .filter_map(|program| program.endpoint.next_timeout())
-                .min();
-            let event = self.fabric.next_event_time();
-            match (event, timeout) {
-                (None, None) => return,
-                (Some(event), Some(Instant(timeout))) if timeout < event => {
-                    self.fabric.run_until(timeout);
-                }
-                (Some(_), _) => {
-                    self.fabric.step();
-                }
-                (None, Some(Instant(timeout))) => self.fabric.run_until(timeout),
+            if !self.step() {
+                return;
             }
         }
         panic!("the programs do not come to rest");
@@ -194,9 +218,8 @@ impl Rig {
 
     /// Exchanges messages both ways, so that each end knows the other's features.
     pub(crate) fn exchange_handshakes(&mut self, one: usize, other: usize) -> (PeerId, PeerId) {
-        let (address, other_address) = (self.address(one), self.address(other));
-        let there = self.insert(one, other_address);
-        let back = self.insert(other, address);
+        let there = self.insert_program(one, other);
+        let back = self.insert_program(other, one);
         for (from, peer, to) in [(one, there, other), (other, back, one)] {
             self.program(to).recv(0, 0, 0);
             self.start_operation(from, |program| program.send(peer, 0, 0, 0));

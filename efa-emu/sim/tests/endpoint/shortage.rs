@@ -6,21 +6,13 @@ use efa_core::endpoint::{
     WriteArgs,
 };
 use efa_core::wire::PacketType;
-use efa_sim::{Action, FabricConfig, Fault, FaultId, Match, NetworkConfig, NicConfig, Probability};
+use efa_sim::{FabricConfig, NetworkConfig, NicConfig, Probability};
 
 use crate::rig::{Rig, config, orderly, pattern};
 
-/// Counts packets of a type without changing anything.
-fn count(rig: &Rig, packet_type: PacketType) -> FaultId {
-    let when = Match::packet(packet_type.code());
-    rig.fabric
-        .install(Fault::new(when, Action::Delay(Default::default())))
-}
-
 /// Sends between unregistered buffers, so that either side has to register for RDMA.
 fn exchange(rig: &mut Rig, length: usize, unregistered_target: bool) {
-    let server = rig.address(1);
-    let peer = rig.insert(0, server);
+    let peer = rig.insert_program(0, 1);
     rig.program(0).fill(0, &pattern(length, 4));
     let target = rig.program(1).piece(0, length);
     let target = if unregistered_target {
@@ -56,13 +48,9 @@ fn a_receiver_that_cannot_register_asks_for_packets() {
         };
         let mut rig = Rig::pair(orderly(), "efa2", &config);
         rig.exchange_handshakes(0, 1);
-        let nacks = count(&rig, PacketType::ReadNack);
-        let reads = count(&rig, PacketType::LongctsMsgRtm);
-        rig.programs[1]
-            .as_ref()
-            .unwrap()
-            .host
-            .fail_registrations(0, 1);
+        let nacks = rig.count(PacketType::ReadNack);
+        let reads = rig.count(PacketType::LongctsMsgRtm);
+        rig.program(1).host.fail_registrations(0, 1);
         exchange(&mut rig, 150_000, true);
         assert_eq!(
             (rig.fabric.applied(nacks), rig.fabric.applied(reads)),
@@ -78,13 +66,9 @@ fn a_receiver_that_cannot_register_asks_for_packets() {
 fn a_sender_unable_to_register_sends_packets() {
     let mut rig = Rig::pair(orderly(), "efa2", &config());
     rig.exchange_handshakes(0, 1);
-    let nacks = count(&rig, PacketType::ReadNack);
-    let long = count(&rig, PacketType::LongctsMsgRtm);
-    rig.programs[0]
-        .as_ref()
-        .unwrap()
-        .host
-        .fail_registrations(0, 1);
+    let nacks = rig.count(PacketType::ReadNack);
+    let long = rig.count(PacketType::LongctsMsgRtm);
+    rig.program(0).host.fail_registrations(0, 1);
     exchange(&mut rig, 150_000, false);
     assert_eq!(
         (rig.fabric.applied(nacks), rig.fabric.applied(long)),
@@ -101,11 +85,12 @@ fn device_generations_do_not_read_each_other() {
         ("efa1", "efa2", true),
         ("efa2", "efa1", true),
     ] {
-        let mut rig = Rig::pair(orderly(), one, &config());
-        rig.programs.truncate(1);
-        rig.add(other, &config(), NicConfig::default());
+        let mut rig = Rig::new(orderly());
+        for profile in [one, other] {
+            rig.add(profile, &config(), NicConfig::default());
+        }
         rig.exchange_handshakes(0, 1);
-        let requests = count(&rig, PacketType::LongreadMsgRtm);
+        let requests = rig.count(PacketType::LongreadMsgRtm);
         exchange(&mut rig, 150_000, true);
         let read = rig.fabric.applied(requests) == 1;
         assert_eq!(read, reads, "{one} to {other}");
@@ -133,13 +118,11 @@ fn tiny_queues_and_losses_only_cost_time() {
             ..NicConfig::default()
         };
         let profile = ["efa0", "efa1", "efa2"][seed as usize % 3];
-        let mut rig = Rig::pair(fabric, profile, &config());
-        rig.programs.clear();
+        let mut rig = Rig::new(fabric);
         for _ in 0..2 {
             rig.add(profile, &config(), nic);
         }
-        let server = rig.address(1);
-        let peer = rig.insert(0, server);
+        let peer = rig.insert_program(0, 1);
         let lengths = [8, 5000, 18_000, 60_000, 150_000];
         let mut offset = 0;
         for (number, length) in lengths.into_iter().enumerate() {
@@ -188,8 +171,7 @@ fn cq_data_writes_arrive_at_every_queue_pair() {
         (true, false, false),
         (false, true, false),
     ] {
-        let mut rig = Rig::pair(orderly(), "efa2", &config());
-        rig.programs.clear();
+        let mut rig = Rig::new(orderly());
         for unsolicited_write_recv in [one, other] {
             let nic = NicConfig {
                 unsolicited_write_recv,
@@ -198,7 +180,7 @@ fn cq_data_writes_arrive_at_every_queue_pair() {
             rig.add("efa2", &config(), nic);
         }
         let (peer, back) = rig.exchange_handshakes(0, 1);
-        let emulated = count(&rig, PacketType::EagerRtw);
+        let emulated = rig.count(PacketType::EagerRtw);
         rig.program(0).fill(0, &pattern(500, 1));
         let target = rig.program(1).remote(100, 500);
         let data = [rig.program(0).piece(0, 500)];

@@ -9,7 +9,7 @@ use efa_core::nic::{Nic as _, QueuePair as _};
 use efa_core::wire::PacketType;
 
 use crate::rig::{Program, Rig, config, orderly, pattern};
-use efa_sim::{Fabric, NicConfig};
+use efa_sim::NicConfig;
 
 const PROFILE: &str = "efa2";
 /// The largest packet of the profile, in bytes.
@@ -25,27 +25,19 @@ fn target(number: u64) -> u64 {
 
 /// Two programs that receive into their buffers, and the second in the address vector of the first.
 fn pair() -> (Rig, PeerId) {
-    let mut rig = Rig {
-        fabric: Fabric::new(orderly()),
-        programs: Vec::new(),
-    };
+    let mut rig = Rig::new(orderly());
     rig.add_zero_copy(PROFILE, config());
     rig.add_zero_copy(PROFILE, config());
-    let address = rig.address(1);
-    let peer = rig.insert(0, address);
+    let peer = rig.insert_program(0, 1);
     (rig, peer)
 }
 
 /// An ordinary program that does not wait for handshakes, and one that receives into its buffers.
 fn ordinary_and_zero_copy() -> (Rig, PeerId) {
-    let mut rig = Rig {
-        fabric: Fabric::new(orderly()),
-        programs: Vec::new(),
-    };
+    let mut rig = Rig::new(orderly());
     rig.add(PROFILE, &config(), NicConfig::default());
     rig.add_zero_copy(PROFILE, config());
-    let address = rig.address(1);
-    let peer = rig.insert(0, address);
+    let peer = rig.insert_program(0, 1);
     (rig, peer)
 }
 
@@ -71,8 +63,7 @@ fn messages_without_headers_land_in_the_buffers() {
         rig.settle();
         assert_eq!(rig.program(1).bytes(target(number), length), data);
     }
-    let back = rig.address(0);
-    let back = rig.insert(1, back);
+    let back = rig.insert_program(1, 0);
     let received = core::mem::take(&mut rig.program(1).completions);
     for ((number, length), entry) in (0..).zip(lengths).zip(received) {
         let entry = entry.unwrap();
@@ -161,7 +152,7 @@ fn header_messages_are_refused_and_then_headerless() {
     rig.program(0).send(peer, 0, 12_000, 1).unwrap();
     rig.settle();
     let refused = Event::PacketRefused {
-        peer: Some(peer_of(&mut rig)),
+        peer: Some(rig.insert_program(1, 0)),
         packet_type: PacketType::MediumMsgRtm.code(),
         reason: PacketError::MessageWithHeader,
     };
@@ -177,12 +168,6 @@ fn header_messages_are_refused_and_then_headerless() {
     assert!(matches!(refused, Err(EndpointError::OutOfRange { .. })));
 }
 
-/// The first program as the second one knows it.
-fn peer_of(rig: &mut Rig) -> PeerId {
-    let address = rig.address(0);
-    rig.insert(1, address)
-}
-
 #[test]
 fn eager_messages_with_a_header_are_refused() {
     let (mut rig, peer) = ordinary_and_zero_copy();
@@ -190,7 +175,7 @@ fn eager_messages_with_a_header_are_refused() {
     rig.program(0).send(peer, 0, 64, 1).unwrap();
     rig.settle();
     let refused = Event::PacketRefused {
-        peer: Some(peer_of(&mut rig)),
+        peer: Some(rig.insert_program(1, 0)),
         packet_type: PacketType::EagerMsgRtm.code(),
         reason: PacketError::MessageWithHeader,
     };
@@ -201,8 +186,7 @@ fn eager_messages_with_a_header_are_refused() {
 #[test]
 fn zero_copy_receivers_send_normally_to_known_peers() {
     let (mut rig, _) = ordinary_and_zero_copy();
-    let address = rig.address(0);
-    let peer = rig.insert(1, address);
+    let peer = rig.insert_program(1, 0);
     rig.program(0).recv(0, 20_000, 3);
     rig.program(1).fill(0, &pattern(20_000, 4));
     assert_eq!(
@@ -290,7 +274,7 @@ fn pair_of_which_the_second_has_removed_the_first() -> (Rig, PeerId) {
     rig.program(1).recv(target(0), ROOM, 0);
     rig.start_operation(0, |program| program.send(peer, 0, 8, 1));
     rig.settle();
-    let known = peer_of(&mut rig);
+    let known = rig.insert_program(1, 0);
     rig.program(1).endpoint.remove_address(known).unwrap();
     rig.program(1).completions.clear();
     (rig, peer)
@@ -309,7 +293,7 @@ fn messages_of_removed_peers_have_no_source() {
 #[test]
 fn a_reinserted_peer_gets_no_second_handshake() {
     let (mut rig, peer) = pair_of_which_the_second_has_removed_the_first();
-    let again = peer_of(&mut rig);
+    let again = rig.insert_program(1, 0);
     rig.program(1).recv(target(1), ROOM, 1);
     rig.program(1).recv(target(2), ROOM, 2);
     let sent = |rig: &mut Rig| rig.program(1).endpoint.statistics().packets_sent;
@@ -327,10 +311,7 @@ fn a_reinserted_peer_gets_no_second_handshake() {
 #[test]
 fn headerless_messages_count_as_activity() {
     const RECEIVER: usize = 0;
-    let mut rig = Rig {
-        fabric: Fabric::new(orderly()),
-        programs: Vec::new(),
-    };
+    let mut rig = Rig::new(orderly());
     let config = EndpointConfig {
         max_implicit_peers: 3,
         ..config()
@@ -338,9 +319,8 @@ fn headerless_messages_count_as_activity() {
     for _ in 0..6 {
         rig.add_zero_copy(PROFILE, config.clone());
     }
-    let address = rig.address(RECEIVER);
     let mut send = |sender: usize| {
-        let peer = rig.insert(sender, address);
+        let peer = rig.insert_program(sender, RECEIVER);
         rig.program(RECEIVER).recv(target(0), ROOM, 0);
         rig.start_operation(sender, |program| program.send(peer, 0, 8, 1));
         rig.settle();
