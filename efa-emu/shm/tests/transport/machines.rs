@@ -2,14 +2,14 @@
 
 use std::path::Path;
 use std::sync::atomic::{AtomicBool, Ordering};
-use std::sync::{Arc, Mutex};
+use std::sync::{Arc, Mutex, MutexGuard};
 use std::thread::JoinHandle;
 use std::time::Instant;
 
 use efa_core::address::Qkey;
 use efa_core::nic::Status;
 use efa_device_model::device::Service;
-use efa_device_model::fault::Fault;
+use efa_device_model::fault::{Action, HostName};
 use efa_device_model::provider::{SendData, UdAddress, WcOpcode};
 use efa_shm::remote::{ReceivePolicy, RemoteDevice, RemoteMachine};
 use efa_shm::{DeviceName, Fabric, FabricError, HostConfig};
@@ -80,8 +80,39 @@ impl Machines {
         *self.is_cut.lock().unwrap() = is_cut;
     }
 
+    /// What a machine knows of the other one.
+    fn remote(&self, machine: usize) -> MutexGuard<'_, RemoteMachine> {
+        self.remotes[machine].lock().unwrap()
+    }
+
     fn root(&self, machine: usize) -> &Path {
         self.roots[machine].path()
+    }
+
+    /// Carries messages from one machine to the other until one is of this type; that one is
+    /// returned and not delivered.
+    fn carry_until(&self, from: usize, kind: u8) -> Vec<u8> {
+        let wait = Wait::start();
+        loop {
+            let bytes = collect(&mut self.remote(from));
+            let (found, others): (Vec<_>, _) =
+                messages(&bytes).partition(|message| message[4] == kind);
+            for message in others {
+                self.remote(1 - from).deliver(message).unwrap();
+            }
+            if let Some(message) = found.first() {
+                return message.to_vec();
+            }
+            wait.pause(|| format!("there is no message of the kind {kind}"));
+        }
+    }
+
+    /// The connection is lost, and all requests without an answer fail.
+    fn lose_connection(&self) {
+        for machine in [0, 1] {
+            self.remote(machine).disconnect();
+            self.remote(machine).give_up_lost();
+        }
     }
 
     /// Announces a client's device to the other machine.
@@ -91,15 +122,8 @@ impl Machines {
             network: network.unwrap(),
             ..describe(client)
         };
-        self.remotes[1 - machine]
-            .lock()
-            .unwrap()
-            .enter(&device)
-            .unwrap();
-        self.remotes[machine]
-            .lock()
-            .unwrap()
-            .admit([device.gid].into_iter());
+        self.remote(1 - machine).enter(&device).unwrap();
+        self.remote(machine).admit([device.gid].into_iter());
     }
 
     /// A client on each machine; each knows the other.
@@ -171,23 +195,6 @@ fn messages(mut bytes: &[u8]) -> impl Iterator<Item = &[u8]> {
     })
 }
 
-/// Carries messages from one machine to the other until one is of this type; that one is returned
-/// and not delivered.
-fn carry_until(remotes: &[Mutex<RemoteMachine>; 2], from: usize, kind: u8) -> Vec<u8> {
-    let wait = Wait::start();
-    loop {
-        let bytes = collect(&mut remotes[from].lock().unwrap());
-        let (found, others): (Vec<_>, _) = messages(&bytes).partition(|message| message[4] == kind);
-        for message in others {
-            remotes[1 - from].lock().unwrap().deliver(message).unwrap();
-        }
-        if let Some(message) = found.first() {
-            return message.to_vec();
-        }
-        wait.pause(|| format!("there is no message of the kind {kind}"));
-    }
-}
-
 fn describe(client: &Client) -> RemoteDevice {
     RemoteDevice {
         name: client.engine.device_name().clone(),
@@ -196,6 +203,14 @@ fn describe(client: &Client) -> RemoteDevice {
         nobody: Status::RemoteBadDestQpn,
         network: Default::default(),
     }
+}
+
+fn arm(fabric: &Fabric, rule: &str) {
+    fabric.arm(&rule.parse().unwrap()).unwrap();
+}
+
+fn release(fabric: &Fabric, label: &str) {
+    fabric.act(Action::Release(label.to_owned())).unwrap();
 }
 
 /// The lowest number of empty polls, of several trials, after which the client should rest.
@@ -396,15 +411,13 @@ fn a_held_request_ends_on_release() {
     let (mut alpha, mut beta, to, _memory) = machines.receiving_pair(3);
     let there = fabric(machines.root(1));
     let rule = r#"label = "first", when = { operation = "send", nth = 1 }, then = "hold""#;
-    there.arm(&rule.parse::<Fault>().unwrap()).unwrap();
+    arm(&there, rule);
     beta.poll();
     assert!(alpha.post_send(1, to, INLINE));
     assert!(alpha.post_send(2, to, INLINE));
     // The second one passes the rule.
     assert_eq!(wait_both(&mut alpha, &mut beta), 2);
-    there
-        .act(efa_device_model::fault::Action::Release("first".to_owned()))
-        .unwrap();
+    release(&there, "first");
     assert_eq!(wait_both(&mut alpha, &mut beta), 1);
 }
 
@@ -416,14 +429,14 @@ fn rules_of_the_machine_hold_here_as_well() {
     let [here, there] = [0, 1].map(|machine| fabric(machines.root(machine)));
     let before = here.fault_generation();
     let rule = r#"label = "kept", when = { operation = "send", sender = "alpha", nth = 1 }, then = "hold""#;
-    here.arm(&rule.parse::<Fault>().unwrap()).unwrap();
+    arm(&here, rule);
     assert_ne!(here.fault_generation(), before);
     // Immediate actions are not repeated elsewhere.
     let done = r#"then = { heal = ["alpha", "beta"] }"#;
-    here.arm(&done.parse::<Fault>().unwrap()).unwrap();
+    arm(&here, done);
     let declare = || {
         let (_, faults) = here.faults_of_this_machine().unwrap();
-        let mut remote = machines.remotes[1].lock().unwrap();
+        let mut remote = machines.remote(1);
         let errors = remote.declare_faults(&faults);
         assert!(errors.is_empty(), "{errors:?}");
         faults.len()
@@ -437,31 +450,26 @@ fn rules_of_the_machine_hold_here_as_well() {
     assert!(alpha.post_send(1, to, INLINE));
     assert!(alpha.post_send(2, to, INLINE));
     assert_eq!(wait_both(&mut alpha, &mut beta), 2);
-    here.act(efa_device_model::fault::Action::Release("kept".to_owned()))
-        .unwrap();
+    release(&here, "kept");
     declare();
     assert_eq!(wait_both(&mut alpha, &mut beta), 1);
 
     here.disarm(|_| true).unwrap();
     assert_eq!(declare(), 0);
     assert_eq!(there.armed().unwrap(), []);
-    here.arm(&rule.parse::<Fault>().unwrap()).unwrap();
+    arm(&here, rule);
     declare();
     assert_eq!(there.armed().unwrap().len(), 1);
-    machines.remotes[1]
-        .lock()
-        .unwrap()
-        .leave(alpha.engine.gid());
+    machines.remote(1).leave(alpha.engine.gid());
     assert_eq!(there.armed().unwrap(), []);
 }
 
 #[test]
 fn actions_on_a_host_apply_on_its_machine() {
-    use efa_device_model::fault::Action;
     let machines = Machines::new();
     let (_alpha, _beta) = machines.pair();
     let here = fabric(machines.root(0));
-    let beta: efa_device_model::fault::HostName = "beta".parse().unwrap();
+    let beta: HostName = "beta".parse().unwrap();
     // The process that represents it is this one, which would be killed.
     for action in [Action::Kill, Action::Remove, Action::Restore] {
         let action = action(beta.clone());
@@ -490,31 +498,28 @@ fn a_vanished_machine_delivers_nothing_twice() {
     // The request arrives, its answer does not.
     machines.cut(true);
     assert!(alpha.post_send(1, to, INLINE));
-    let [first, second] = &*machines.remotes;
     let mut messages = Vec::new();
-    while !first
-        .lock()
-        .unwrap()
+    while !machines
+        .remote(0)
         .collect(ReceivePolicy::Until(1), &mut messages)
         || messages.is_empty()
     {
         alpha.engine.progress();
     }
-    second.lock().unwrap().deliver(&messages).unwrap();
+    machines.remote(1).deliver(&messages).unwrap();
     beta.wait_ok();
-    for remote in [first, second] {
-        remote.lock().unwrap().disconnect();
+    for machine in [0, 1] {
+        machines.remote(machine).disconnect();
     }
-    assert_eq!(first.lock().unwrap().unanswered(), 1);
-    first.lock().unwrap().give_up_lost();
+    assert_eq!(machines.remote(0).unanswered(), 1);
+    machines.remote(0).give_up_lost();
     assert_eq!(alpha.wait().status(), Some(Status::LocalUnresponsiveRemote));
     // While the machine is away.
     assert!(alpha.post_send(2, to, INLINE));
     let mut nothing = Vec::new();
     let refused = loop {
-        first
-            .lock()
-            .unwrap()
+        machines
+            .remote(0)
             .collect(ReceivePolicy::Unresponsive, &mut nothing);
         if let Some(refused) = alpha.poll() {
             break refused;
@@ -560,7 +565,7 @@ fn a_departed_hosts_queue_pairs_are_removed() {
     let error = taken(third.enter(&renamed).unwrap_err());
     assert!(error.contains("GID"), "{error}");
 
-    machines.remotes[0].lock().unwrap().leave(beta.engine.gid());
+    machines.remote(0).leave(beta.engine.gid());
     assert!(alpha.post_send(1, to, INLINE));
     let status = alpha.wait().status();
     assert!(
@@ -659,7 +664,7 @@ fn requests_are_not_forwarded_to_third_machines() {
     gamma.name = DeviceName::new("gamma", 0, 1);
     gamma.gid.0[15] ^= 1;
     third.enter(&gamma).unwrap();
-    machines.remotes[0].lock().unwrap().enter(&gamma).unwrap();
+    machines.remote(0).enter(&gamma).unwrap();
     let mut address = beta.address();
     address.gid = gamma.gid;
     let to = alpha.connect(address);
@@ -668,8 +673,7 @@ fn requests_are_not_forwarded_to_third_machines() {
 }
 
 /// Delivers a request repeatedly, while its receiver takes none, until one has to wait for room.
-fn fill_ring(remote: &Mutex<RemoteMachine>, request: &[u8]) {
-    let mut remote = remote.lock().unwrap();
+fn fill_ring(remote: &mut RemoteMachine, request: &[u8]) {
     assert_eq!(request[4], REQUEST);
     while !remote.has_backlog() {
         remote.deliver(request).unwrap();
@@ -685,9 +689,8 @@ fn deferred_outcomes_outlive_the_connection() {
     let back = beta.connect(alpha.address());
     let there = fabric(machines.root(1));
     let rule = r#"label = "kept", when = { operation = "send", nth = 1 }, then = "hold""#;
-    there.arm(&rule.parse::<Fault>().unwrap()).unwrap();
+    arm(&there, rule);
     beta.poll();
-    let first = &machines.remotes[0];
     assert!(alpha.post_send(1, to, INLINE));
     let wait = Wait::start();
     while !there.armed().unwrap().iter().any(|armed| armed.held > 0) {
@@ -695,23 +698,21 @@ fn deferred_outcomes_outlive_the_connection() {
         wait.pause(|| "nothing is kept".to_owned());
     }
     machines.cut(true);
-    there
-        .act(efa_device_model::fault::Action::Release("kept".to_owned()))
-        .unwrap();
+    release(&there, "kept");
     beta.wait_ok();
-    let outcome = carry_until(&machines.remotes, 1, OUTCOME);
+    let outcome = machines.carry_until(1, OUTCOME);
     assert!(beta.post_send(2, back, INLINE));
-    let request = carry_until(&machines.remotes, 1, REQUEST);
+    let request = machines.carry_until(1, REQUEST);
     alpha
         .engine
         .with_device(|_| {
-            fill_ring(first, &request);
-            assert_eq!(first.lock().unwrap().unanswered(), 1);
-            first.lock().unwrap().deliver(&outcome).unwrap();
+            fill_ring(&mut machines.remote(0), &request);
+            assert_eq!(machines.remote(0).unanswered(), 1);
+            machines.remote(0).deliver(&outcome).unwrap();
             for _ in 0..2 {
-                assert_eq!(first.lock().unwrap().unanswered(), 0);
-                first.lock().unwrap().disconnect();
-                first.lock().unwrap().give_up_lost();
+                assert_eq!(machines.remote(0).unanswered(), 0);
+                machines.remote(0).disconnect();
+                machines.remote(0).give_up_lost();
             }
         })
         .unwrap();
@@ -738,14 +739,10 @@ fn read_data_does_not_cross_connections() {
     let local = alpha.register(vec![0; 64]);
     let sources = [1, 2].map(|seed| beta.register(pattern(64, seed)));
     let there = |at: usize| (sources[at].address(), sources[at].keys.rkey.0);
-    let [first, second] = &*machines.remotes;
     alpha.post_read(1, to, local.buffer(0, 64), there(0));
-    let request = carry_until(&machines.remotes, 0, REQUEST);
-    second.lock().unwrap().deliver(&request).unwrap();
-    for remote in [first, second] {
-        remote.lock().unwrap().disconnect();
-        remote.lock().unwrap().give_up_lost();
-    }
+    let request = machines.carry_until(0, REQUEST);
+    machines.remote(1).deliver(&request).unwrap();
+    machines.lose_connection();
     assert_eq!(alpha.wait().status(), Some(Status::LocalUnresponsiveRemote));
 
     alpha.post_read(2, to, local.buffer(0, 64), there(1));
@@ -757,16 +754,12 @@ fn read_data_does_not_cross_connections() {
         }
         beta.engine.progress();
         for from in [0, 1] {
-            let bytes = collect(&mut machines.remotes[from].lock().unwrap());
+            let bytes = collect(&mut machines.remote(from));
             for message in messages(&bytes) {
                 if message[4] == READ_DATA {
                     brought.push(message[32..].to_vec());
                 }
-                machines.remotes[1 - from]
-                    .lock()
-                    .unwrap()
-                    .deliver(message)
-                    .unwrap();
+                machines.remote(1 - from).deliver(message).unwrap();
             }
         }
         wait.check(|| "the read does not end".to_owned());
@@ -787,17 +780,16 @@ fn datagrams_for_stopped_processes_do_not_accumulate() {
         machines.announce(machine, &client);
         client
     });
-    let first = &machines.remotes[0];
     machines.cut(true);
     let to = beta.connect(alpha.address());
     let source = beta.register(pattern(LENGTH, 1));
     assert!(beta.post_send(1, to, SendData::Buffers(&[source.buffer(0, LENGTH)])));
-    let datagram = carry_until(&machines.remotes, 1, REQUEST);
+    let datagram = machines.carry_until(1, REQUEST);
     assert!(datagram.len() > LENGTH);
     alpha
         .engine
         .with_device(|_| {
-            let mut first = first.lock().unwrap();
+            let mut first = machines.remote(0);
             // Together more than may wait.
             for _ in 0..(300 << 20) / LENGTH {
                 first.deliver(&datagram).unwrap();
@@ -808,7 +800,7 @@ fn datagrams_for_stopped_processes_do_not_accumulate() {
         .unwrap();
     machines.cut(false);
     let wait = Wait::start();
-    while first.lock().unwrap().has_backlog() {
+    while machines.remote(0).has_backlog() {
         alpha.engine.progress();
         wait.pause(|| "some still wait".to_owned());
     }
@@ -825,7 +817,7 @@ fn rings_of_dead_strangers_are_given_up() {
     victim.hear();
     victim.say(&beta.address().to_text());
     victim.say("0 0");
-    let mut remote = machines.remotes[0].lock().unwrap();
+    let mut remote = machines.remote(0);
     let wait = Wait::start();
     while !remote.has_strangers() {
         assert!(collect(&mut remote).is_empty());
@@ -850,13 +842,9 @@ fn an_unawaited_read_makes_no_message() {
     let to = alpha.connect(beta.address());
     let local = alpha.register(vec![0; 64]);
     alpha.post_read(1, to, local.buffer(0, 64), (0, 0));
-    let mut read = carry_until(&machines.remotes, 0, REQUEST);
+    let mut read = machines.carry_until(0, REQUEST);
     read[8..16].fill(0);
-    let error = machines.remotes[1]
-        .lock()
-        .unwrap()
-        .deliver(&read)
-        .unwrap_err();
+    let error = machines.remote(1).deliver(&read).unwrap_err();
     assert!(error.to_string().ends_with("a bad name"), "{error}");
 }
 
@@ -870,59 +858,43 @@ fn hostile_messages_are_errors_or_requests_that_fail() {
     let there = (memory.address(), memory.keys.rkey.0);
     assert!(alpha.post_send(1, to, INLINE));
     alpha.post_read(2, to, source.buffer(0, 64), there);
-    let [first, second] = &*machines.remotes;
     let mut honest = Vec::new();
     // Both requests: headers of 8 words each, and data.
     while honest.len() < 2 * 104 {
-        first
-            .lock()
-            .unwrap()
+        machines
+            .remote(0)
             .collect(ReceivePolicy::Until(1 << 20), &mut honest);
         alpha.engine.progress();
     }
     // Each byte of the valid messages is changed, and each length shortened. None of this may cause
     // a panic, and valid requests are served afterwards.
-    let mut messages = Vec::new();
-    let mut rest = &honest[..];
-    while let Some(length) = rest.first_chunk() {
-        let (message, behind) = rest.split_at(u32::from_le_bytes(*length) as usize);
-        messages.push(message.to_vec());
-        rest = behind;
-    }
     let mut refused = 0;
     let mut answers = Vec::new();
-    for message in &messages {
+    for message in messages(&honest) {
         for at in 4..message.len() {
             for change in [1, 0x80, 0xff] {
-                let mut hostile = message.clone();
+                let mut hostile = message.to_vec();
                 hostile[at] ^= change;
-                refused += u32::from(second.lock().unwrap().deliver(&hostile).is_err());
+                refused += u32::from(machines.remote(1).deliver(&hostile).is_err());
             }
-            refused += u32::from(second.lock().unwrap().deliver(&message[..at]).is_err());
+            refused += u32::from(machines.remote(1).deliver(&message[..at]).is_err());
             beta.engine.progress();
-            second
-                .lock()
-                .unwrap()
+            machines
+                .remote(1)
                 .collect(ReceivePolicy::Until(1 << 20), &mut answers);
-            second.lock().unwrap().check_peers();
+            machines.remote(1).check_peers();
         }
     }
     assert!(refused > 100, "{refused}");
     // Answers to requests that do not exist.
-    let mut rest = &answers[..];
-    while let Some(length) = rest.first_chunk() {
-        let (message, behind) = rest.split_at(u32::from_le_bytes(*length) as usize);
+    for message in messages(&answers) {
         let mut other = message.to_vec();
         other[8] ^= 0x40;
         for message in [&other, message] {
-            let _ = first.lock().unwrap().deliver(message);
+            let _ = machines.remote(0).deliver(message);
         }
-        rest = behind;
     }
-    for remote in [first, second] {
-        remote.lock().unwrap().disconnect();
-        remote.lock().unwrap().give_up_lost();
-    }
+    machines.lose_connection();
     machines.cut(false);
     assert!(alpha.post_send(100, to, INLINE));
     let ended = loop {
