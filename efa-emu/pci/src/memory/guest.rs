@@ -345,6 +345,19 @@ pub(crate) mod tests {
         file
     }
 
+    /// Memory with these mappings: address, number of pages, and whether it is writable. Each has a
+    /// file of its own.
+    pub(crate) fn mapped(mappings: &[(u64, u64, bool)]) -> GuestMemory {
+        let memory = GuestMemory::default();
+        for (address, count, is_writable) in mappings {
+            let file = descriptor(&pages(*count));
+            memory
+                .map(*address, count * PAGE, *is_writable, file, 0)
+                .unwrap();
+        }
+        memory
+    }
+
     pub(crate) fn descriptor(file: &File) -> OwnedFd {
         file.try_clone().unwrap().into()
     }
@@ -374,13 +387,7 @@ pub(crate) mod tests {
 
     #[test]
     fn unmapped_memory_is_an_error() {
-        let memory = GuestMemory::default();
-        memory
-            .map(0x10000, PAGE, true, descriptor(&pages(1)), 0)
-            .unwrap();
-        memory
-            .map(0x20000, PAGE, false, descriptor(&pages(1)), 0)
-            .unwrap();
+        let memory = mapped(&[(0x10000, 1, true), (0x20000, 1, false)]);
         for address in [0, 0xffff, 0x10ffd, 0x11000, 0x20ffd, u64::MAX, u64::MAX - 2] {
             assert!(memory.read(address, &mut [0; 4]).is_err(), "{address:#x}");
             assert!(memory.write(address, &[0; 4]).is_err(), "{address:#x}");
@@ -431,9 +438,7 @@ pub(crate) mod tests {
 
     #[test]
     fn lent_memory_outlives_its_map() {
-        let memory = GuestMemory::default();
-        let file = pages(1);
-        memory.map(0, PAGE, true, descriptor(&file), 0).unwrap();
+        let memory = mapped(&[(0, 1, true)]);
         let (map, _) = memory.find(0).unwrap();
         let lent = memory.lend(64, 64).unwrap();
         memory.unmap(0, PAGE).unwrap();

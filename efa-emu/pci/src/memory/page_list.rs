@@ -178,17 +178,8 @@ mod tests {
     use zerocopy::little_endian::U32;
 
     use super::super::PAGE;
-    use super::super::guest::tests::{descriptor, pages};
+    use super::super::guest::tests::{descriptor, mapped};
     use super::*;
-
-    /// A guest with this many pages from address 0 on.
-    fn guest(count: u64) -> GuestMemory {
-        let memory = GuestMemory::default();
-        memory
-            .map(0, count * PAGE, true, descriptor(&pages(count)), 0)
-            .unwrap();
-        memory
-    }
 
     fn request(flags: u8, first: [u64; 4]) -> RegMr {
         let mut request = RegMr::new_zeroed();
@@ -222,7 +213,7 @@ mod tests {
 
     #[test]
     fn short_lists_are_in_the_command() {
-        let memory = guest(8);
+        let memory = mapped(&[(0, 8, true)]);
         let list = PageList {
             count: 3,
             size: PAGE,
@@ -234,7 +225,7 @@ mod tests {
 
     #[test]
     fn longer_lists_are_in_a_buffer() {
-        let memory = guest(8);
+        let memory = mapped(&[(0, 8, true)]);
         write_list(&memory, 0x18, [6, 1, 2, 4, 3].map(|page| page * PAGE));
         let list = PageList {
             count: 5,
@@ -294,7 +285,7 @@ mod tests {
 
     #[test]
     fn wrong_lists_are_errors() {
-        let memory = guest(8);
+        let memory = mapped(&[(0, 8, true)]);
         let list = PageList {
             count: 2,
             size: 2 * PAGE,

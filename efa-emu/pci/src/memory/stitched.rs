@@ -176,7 +176,7 @@ impl Drop for StitchedRegion {
 #[cfg(test)]
 mod tests {
     use super::super::PAGE;
-    use super::super::guest::tests::{descriptor, pages};
+    use super::super::guest::tests::mapped;
     use super::*;
 
     fn byte(region: &StitchedRegion, offset: u64) -> u8 {
@@ -187,13 +187,7 @@ mod tests {
 
     #[test]
     fn pages_lie_side_by_side_in_their_order() {
-        let memory = GuestMemory::default();
-        memory
-            .map(0x10000, 4 * PAGE, true, descriptor(&pages(4)), 0)
-            .unwrap();
-        memory
-            .map(0x14000, 2 * PAGE, true, descriptor(&pages(2)), 0)
-            .unwrap();
+        let memory = mapped(&[(0x10000, 4, true), (0x14000, 2, true)]);
         let mut runs = PageRuns::default();
         for page in [0x12000, 0x13000, 0x10000, 0x14000] {
             runs.add(&memory, page, PAGE, true).unwrap();
@@ -209,10 +203,7 @@ mod tests {
 
     #[test]
     fn runs_of_pages_take_one_mapping() {
-        let memory = GuestMemory::default();
-        memory
-            .map(0, 64 * PAGE, true, descriptor(&pages(64)), 0)
-            .unwrap();
+        let memory = mapped(&[(0, 64, true)]);
         let mut runs = PageRuns::default();
         for page in 0..64 {
             runs.add(&memory, page * PAGE, PAGE, true).unwrap();
@@ -222,30 +213,23 @@ mod tests {
 
     #[test]
     fn invalid_ranges_of_a_region_are_errors() {
-        let memory = GuestMemory::default();
-        memory
-            .map(0x1000, PAGE, false, descriptor(&pages(1)), 0)
-            .unwrap();
+        let memory = mapped(&[(0x1000, 1, false)]);
         let add = |address, length, is_writable| {
             PageRuns::default().add(&memory, address, length, is_writable)
         };
         assert!(add(0x1000, PAGE, false).is_ok());
-        assert!(matches!(
-            add(0x1000, PAGE, true),
-            Err(StitchError::NotMemory(_))
-        ));
-        assert!(matches!(
-            add(0x1000, 2 * PAGE, false),
-            Err(StitchError::NotMemory(_))
-        ));
-        assert!(matches!(
-            add(0, PAGE, false),
-            Err(StitchError::NotMemory(_))
-        ));
-        assert!(matches!(
-            add(u64::MAX - 4095, PAGE, false),
-            Err(StitchError::NotMemory(_))
-        ));
+        for (address, length, is_writable) in [
+            (0x1000, PAGE, true),
+            (0x1000, 2 * PAGE, false),
+            (0, PAGE, false),
+            (u64::MAX - 4095, PAGE, false),
+        ] {
+            let added = add(address, length, is_writable);
+            assert!(
+                matches!(added, Err(StitchError::NotMemory(_))),
+                "{address:#x}: {added:?}"
+            );
+        }
         let mut runs = PageRuns::default();
         let added = (0..).find_map(|_| runs.add(&memory, 0x1000, PAGE, false).err());
         assert!(matches!(added, Some(StitchError::TooManyRuns)));
@@ -254,10 +238,7 @@ mod tests {
     /// A region with the maximum number of scattered pages, and another one after it was dropped.
     #[test]
     fn runs_are_those_of_all_regions() {
-        let memory = GuestMemory::default();
-        memory
-            .map(0x1000, PAGE, true, descriptor(&pages(1)), 0)
-            .unwrap();
+        let memory = mapped(&[(0x1000, 1, true)]);
         let scattered = || {
             let mut runs = PageRuns::default();
             for _ in 0..MAX_RUNS / 2 + 1 {
