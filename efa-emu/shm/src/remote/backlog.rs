@@ -165,7 +165,7 @@ mod tests {
             operation,
             sequence,
             length: length as u32,
-            ..Record::pad(64).header()
+            ..Record::NO_REQUEST
         };
         Record::whole(RecordKind::Data, &header, length as u32)
     }

@@ -2,9 +2,8 @@
 
 use std::time::Duration;
 
-use efa_core::address::{Gid, Qkey, Qpn};
+use efa_core::address::Gid;
 use efa_core::nic::Status;
-use efa_device_model::link::{Operation, RemoteRange, RequestHeader};
 
 use super::backlog::{Destination, RecordTarget, WaitingRecord};
 use super::machine::{Pull, RemoteMachine, UnansweredRecord};
@@ -113,19 +112,10 @@ impl RemoteMachine {
             return self.reply(name, Status::RemoteAbort);
         };
         let (device, Origin { from, incoming, .. }) = (record.device, record.origin);
-        let header = RequestHeader {
-            operation: Operation::RdmaRead,
-            source_qpn: Qpn(0),
-            destination_qpn: Qpn(0),
-            qkey: Qkey(0),
-            // The name that the initiator assigned to the read.
-            sequence: incoming.record.offset(),
-            retries: 0,
-            immediate: None,
-            remote: Some(RemoteRange { address: 0, key: 0 }),
-            length: incoming.record.request_length(),
-        };
-        let record = Record::whole(RecordKind::ReadData, &header, data.len() as u32).at(offset);
+        // The name that the initiator assigned to the read.
+        let read = incoming.record.offset();
+        let total = incoming.record.request_length();
+        let record = Record::read_data(read, total, offset, data.len() as u32);
         let to = RecordTarget::Process(from);
         self.deliver_or_queue(device, to, record, Token::ReadData { name }, data);
     }

@@ -161,6 +161,19 @@ mod first {
 }
 
 impl Record {
+    /// The header of records between the two links, which belong to no queue pair.
+    pub(crate) const NO_REQUEST: RequestHeader = RequestHeader {
+        operation: Operation::Send,
+        source_qpn: Qpn(0),
+        destination_qpn: Qpn(0),
+        qkey: Qkey(0),
+        sequence: 0,
+        retries: 0,
+        immediate: None,
+        remote: None,
+        length: 0,
+    };
+
     /// A record with a request and all of its data, or the list of the data's memory.
     #[inline(always)]
     pub(crate) fn whole(kind: RecordKind, header: &RequestHeader, payload: u32) -> Record {
@@ -195,17 +208,24 @@ impl Record {
         payload: u32,
     ) -> Record {
         let header = RequestHeader {
-            operation: Operation::Send,
-            source_qpn: Qpn(0),
-            destination_qpn: Qpn(0),
-            qkey: Qkey(0),
             sequence,
-            retries: 0,
             immediate,
-            remote: None,
-            length: 0,
+            ..Record::NO_REQUEST
         };
         Record::whole(kind, &header, payload)
+    }
+
+    /// The `length` bytes from `offset` on of a read of `total` bytes. The initiator has given the
+    /// read this name.
+    pub(crate) fn read_data(name: u32, total: u32, offset: u32, length: u32) -> Record {
+        let header = RequestHeader {
+            operation: Operation::RdmaRead,
+            sequence: name,
+            remote: Some(RemoteRange::new(0, 0)),
+            length: total,
+            ..Record::NO_REQUEST
+        };
+        Record::whole(RecordKind::ReadData, &header, length).at(offset)
     }
 
     /// The outcome of the request in the record with this number.

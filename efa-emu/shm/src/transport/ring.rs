@@ -523,7 +523,7 @@ mod tests {
         let header = RequestHeader {
             sequence,
             length,
-            ..Record::pad(LINE).header()
+            ..Record::NO_REQUEST
         };
         Record::whole(RecordKind::Data, &header, length)
     }

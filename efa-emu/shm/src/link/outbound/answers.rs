@@ -209,12 +209,12 @@ pub(super) fn settle(
 
 #[cfg(test)]
 mod tests {
-    use efa_core::address::{Qkey, Qpn};
     use efa_device_model::link::{Operation, RemoteRange, RequestHeader};
 
     use super::super::bulk::Bulk;
     use super::*;
     use crate::link::egress::Arrival;
+    use crate::transport::record::Record;
     use crate::transport::ring::Position;
 
     /// The new state of a request at `stage` after an answer.
@@ -224,14 +224,9 @@ mod tests {
     ) -> (Option<BulkStage>, Option<Status>) {
         let header = RequestHeader {
             operation: Operation::RdmaWrite,
-            source_qpn: Qpn(2),
-            destination_qpn: Qpn(3),
-            qkey: Qkey(4),
-            sequence: 0,
-            retries: 0,
-            immediate: None,
-            remote: Some(RemoteRange { address: 0, key: 0 }),
+            remote: Some(RemoteRange::new(0, 0)),
             length: 1 << 20,
+            ..Record::NO_REQUEST
         };
         let mut bulks = BulkTable::default();
         let name = bulks.insert(Bulk {

@@ -143,24 +143,13 @@ impl BulkTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use efa_core::address::{Qkey, Qpn};
-    use efa_device_model::link::RemoteRange;
+    use crate::transport::record::Record;
 
     #[test]
     fn a_name_is_good_for_one_request() {
         let bulk = Bulk {
             token: Token(1),
-            header: RequestHeader {
-                operation: Operation::RdmaRead,
-                source_qpn: Qpn(2),
-                destination_qpn: Qpn(3),
-                qkey: Qkey(4),
-                sequence: 0,
-                retries: 0,
-                immediate: None,
-                remote: Some(RemoteRange { address: 0, key: 0 }),
-                length: 1,
-            },
+            header: Record::NO_REQUEST,
             ring: 0,
             arrival: Arrival::default(),
             stage: BulkStage::ReadUnsent,

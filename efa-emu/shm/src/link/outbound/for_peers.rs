@@ -1,8 +1,7 @@
 //! Records for requests of peers: data for their reads, and outcomes.
 
-use efa_core::address::{Qkey, Qpn};
 use efa_core::nic::Status;
-use efa_device_model::link::{Operation, RemoteRange, RequestHeader, Token};
+use efa_device_model::link::Token;
 
 use super::answers::settle;
 use super::bulk::{BulkName, BulkStage};
@@ -11,7 +10,7 @@ use super::routes::NoRoute;
 use super::state::Outbound;
 use crate::link::memory::Window;
 use crate::process::shared::SharedMemory;
-use crate::transport::record::{Answer, Record, RecordKind};
+use crate::transport::record::{Answer, Record};
 use crate::transport::ring::RingFull;
 use crate::transport::segment::Address;
 
@@ -42,18 +41,7 @@ impl Outbound {
             Err(NoRoute::Busy) => return Err(PushError::Full),
             Err(NoRoute::Failed(_)) => return Err(PushError::Gone),
         };
-        let header = RequestHeader {
-            operation: Operation::RdmaRead,
-            source_qpn: Qpn(0),
-            destination_qpn: Qpn(0),
-            qkey: Qkey(0),
-            sequence: read.0,
-            retries: 0,
-            immediate: None,
-            remote: Some(RemoteRange { address: 0, key: 0 }),
-            length: total,
-        };
-        let record = Record::whole(RecordKind::ReadData, &header, window.length).at(window.offset);
+        let record = Record::read_data(read.0, total, window.offset, window.length);
         let ring = &mut self.rings[index];
         ring.producer
             .push(&record, Pending::ReadData(pull), fill)
