@@ -17,7 +17,7 @@ use efa_testing::engine::{Client, Memory, config, fabric};
 use efa_testing::patience::{PATIENCE, Wait};
 use efa_testing::pattern;
 
-use crate::inside::see_refusals;
+use crate::inside::{see_rdma, see_refusals};
 use crate::network::{send_numbered, with_network};
 use crate::processes::Process;
 
@@ -330,46 +330,8 @@ fn answers_of_remote_devices_return() {
 fn remote_rdma_checks_keys_and_bounds() {
     let machines = Machines::new();
     let (mut alpha, mut beta) = machines.pair();
-    let to = alpha.connect(beta.address());
     beta.connect(alpha.address());
-    let local = alpha.register(vec![0; 3 << 20]);
-    let remote = beta.register(pattern(3 << 20, 3));
-    let there = (remote.address(), remote.keys.rkey.0);
-    let source = alpha.register(pattern(3 << 20, 4));
-    for (wr_id, length) in [0, 1, 8193, 70_000, 3 << 20].into_iter().enumerate() {
-        let wr_id = wr_id as u64;
-        alpha.post_read(wr_id, to, local.buffer(0, length), there);
-        assert_eq!(alpha.wait_ok().wr_id, wr_id);
-        assert_eq!(
-            local.bytes[..length],
-            remote.bytes[..length],
-            "read {length}"
-        );
-        alpha.post_write(wr_id, to, source.buffer(0, length), there, None);
-        assert_eq!(alpha.wait_ok().wr_id, wr_id);
-        assert_eq!(
-            source.bytes[..length],
-            remote.bytes[..length],
-            "write {length}"
-        );
-    }
-    let small = beta.register(vec![0; 64]);
-    beta.post_recv(77, small.buffer(0, 64));
-    alpha.post_write(1, to, local.buffer(0, 3 << 20), there, Some(0xabcd));
-    let arrived = beta.wait_ok();
-    assert_eq!((arrived.wr_id, arrived.immediate()), (77, Some(0xabcd)));
-    alpha.wait_ok();
-    let before = remote.bytes.clone();
-    for there in [
-        (remote.address(), !remote.keys.rkey.0),
-        (remote.address() + 1, remote.keys.rkey.0),
-    ] {
-        alpha.post_write(1, to, source.buffer(0, 3 << 20), there, None);
-        assert_eq!(alpha.wait().status(), Some(Status::RemoteBadAddress));
-        alpha.post_read(2, to, local.buffer(0, 3 << 20), there);
-        assert_eq!(alpha.wait().status(), Some(Status::RemoteBadAddress));
-    }
-    assert_eq!(before, remote.bytes);
+    see_rdma(&mut alpha, &mut beta, "between machines");
 }
 
 /// More data than the rings have room for. Data for a read takes the same way as requests to read,
