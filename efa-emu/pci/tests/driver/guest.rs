@@ -75,6 +75,28 @@ impl Drop for MappedFile {
     }
 }
 
+/// The header of a request.
+pub(crate) fn header(id: u16, command: u16) -> Header {
+    Header {
+        id: id.into(),
+        command: command.into(),
+        size: 0.into(),
+        flags: 0.into(),
+        error: 0.into(),
+    }
+}
+
+/// A request that triggers vectors, or sets what triggers them.
+pub(crate) fn set_irqs(flags: u32, kind: u32, start: u32, count: u32) -> SetIrqs {
+    SetIrqs {
+        argument_size: 20.into(),
+        flags: (flags | SetIrqs::TRIGGER).into(),
+        kind: kind.into(),
+        start: start.into(),
+        count: count.into(),
+    }
+}
+
 /// Opens a device of the tests' fabric below `root`.
 pub(crate) fn open_engine(root: &Path, host: &str) -> Engine {
     let fabric = Fabric::open_below(root, FABRIC).unwrap();
@@ -166,13 +188,7 @@ impl Guest {
         descriptors: &[BorrowedFd<'_>],
     ) -> Result<(Vec<u8>, Vec<OwnedFd>), u32> {
         self.next_id = self.next_id.wrapping_add(1);
-        let header = Header {
-            id: self.next_id.into(),
-            command: (command as u16).into(),
-            size: 0.into(),
-            flags: 0.into(),
-            error: 0.into(),
-        };
+        let header = header(self.next_id, command as u16);
         let stream = self.stream();
         stream.send(header, body, descriptors).unwrap();
         let answer = stream.receive().unwrap().expect("an answer");
@@ -270,13 +286,7 @@ impl Guest {
     /// Sets an eventfd for a vector.
     pub(crate) fn set_vector(&mut self, vector: u32) {
         let eventfd = eventfd(0, EventfdFlags::NONBLOCK).unwrap();
-        let set = SetIrqs {
-            argument_size: 20.into(),
-            flags: (SetIrqs::EVENTFDS | SetIrqs::TRIGGER).into(),
-            kind: irq::MSIX.into(),
-            start: vector.into(),
-            count: 1.into(),
-        };
+        let set = set_irqs(SetIrqs::EVENTFDS, irq::MSIX, vector, 1);
         self.request(Command::SetIrqs, &[set.as_bytes()], &[eventfd.as_fd()])
             .unwrap();
         self.vectors.insert(vector, eventfd);
@@ -284,13 +294,7 @@ impl Guest {
 
     /// QEMU's actions when its guest reboots: removes interrupts and memory, and resets the device.
     pub(crate) fn reboot(&mut self) {
-        let set = SetIrqs {
-            argument_size: 20.into(),
-            flags: (SetIrqs::NOTHING | SetIrqs::TRIGGER).into(),
-            kind: irq::MSIX.into(),
-            start: 0.into(),
-            count: 0.into(),
-        };
+        let set = set_irqs(SetIrqs::NOTHING, irq::MSIX, 0, 0);
         self.request(Command::SetIrqs, &[set.as_bytes()], &[])
             .unwrap();
         self.vectors.clear();

@@ -13,7 +13,7 @@ use proptest::prelude::*;
 use zerocopy::IntoBytes;
 
 use super::fake::{Driver, Endpoint, FAILED, Memory, driver};
-use super::guest::{Guest, LENGTH, MEMORY, PAGE, function};
+use super::guest::{Guest, LENGTH, MEMORY, PAGE, function, header, set_irqs};
 
 #[test]
 fn admin_queues_outside_memory_need_a_reset() {
@@ -145,16 +145,10 @@ fn a_doorbell_beyond_the_ring_fails_its_pair() {
 fn messages_of_wrong_lengths_end_the_connection() {
     let root = tempfile::tempdir().unwrap();
     let mut function = function(root.path(), "vm");
-    let cut = |bytes: &[u8]| bytes.to_vec();
     let header = |size: u32| {
-        let header = Header {
-            id: 1.into(),
-            command: 9.into(),
-            size: size.into(),
-            flags: 0.into(),
-            error: 0.into(),
-        };
-        cut(header.as_bytes())
+        let mut header = header(1, 9);
+        header.size = size.into();
+        header.as_bytes().to_vec()
     };
     let cases = [
         (header(0), "length"),
@@ -205,14 +199,10 @@ fn unknown_commands_are_answered_with_an_error() {
     let root = tempfile::tempdir().unwrap();
     let guest = Guest::new(root.path(), "vm");
     for command in [0, 6, 11, 12, 14, 15, 16, 0xffff] {
-        let header = Header {
-            id: 7.into(),
-            command: command.into(),
-            size: 0.into(),
-            flags: 0.into(),
-            error: 0.into(),
-        };
-        guest.stream().send(header, &[&[0; 40]], &[]).unwrap();
+        guest
+            .stream()
+            .send(header(7, command), &[&[0; 40]], &[])
+            .unwrap();
         let answer = guest.stream().receive().unwrap().unwrap();
         let flags = Header::ANSWER | Header::ERROR;
         assert_eq!(
@@ -263,13 +253,7 @@ fn vectors_that_there_are_not_are_refused() {
     let root = tempfile::tempdir().unwrap();
     let mut guest = Guest::new(root.path(), "vm");
     let mut set = |kind: u32, start: u32, count: u32| {
-        let set = SetIrqs {
-            argument_size: 20.into(),
-            flags: (SetIrqs::EVENTFDS | SetIrqs::TRIGGER).into(),
-            kind: kind.into(),
-            start: start.into(),
-            count: count.into(),
-        };
+        let set = set_irqs(SetIrqs::EVENTFDS, kind, start, count);
         guest
             .request(Command::SetIrqs, &[set.as_bytes()], &[])
             .map(drop)
@@ -336,13 +320,9 @@ proptest! {
         let (client, server) = UnixStream::pair().unwrap();
         let client_stream = Stream::from(client.try_clone().unwrap());
         // A valid header, so that the rest is parsed.
-        let header = Header {
-            id: 1.into(),
-            command: u16::from(bytes.first().copied().unwrap_or(0) % 16).into(),
-            size: 0.into(),
-            flags: Header::NO_ANSWER.into(),
-            error: 0.into(),
-        };
+        let command = bytes.first().copied().unwrap_or(0) % 16;
+        let mut header = header(1, command.into());
+        header.flags = Header::NO_ANSWER.into();
         client_stream.send(header, &[&bytes], &[]).unwrap();
         std::io::Write::write_all(&mut &client, &bytes).unwrap();
         drop((client, client_stream));
