@@ -217,6 +217,7 @@ impl Record {
 
     /// The `length` bytes from `offset` on of a read of `total` bytes. The initiator has given the
     /// read this name.
+    #[inline]
     pub(crate) fn read_data(name: u32, total: u32, offset: u32, length: u32) -> Record {
         let header = RequestHeader {
             operation: Operation::RdmaRead,
