@@ -4,10 +4,11 @@ use std::ptr::null_mut;
 
 use crate::common::c::*;
 use crate::common::{
-    AGAIN, Options, Pair, Side, close, message, path_of, piece, rma_message, with_provider,
+    AGAIN, Options, Pair, Side, close, message, piece, rma_message, with_provider,
     with_provider_under,
 };
 use efa_testing::patience::Wait;
+use efa_testing::test_name;
 
 /// Longer than all that is sent without an agreement with the receiver.
 const LONG: usize = 3 << 20;
@@ -16,7 +17,7 @@ const LONG: usize = 3 << 20;
 fn with_automatic_target(body: impl FnOnce(&Pair)) {
     with_provider_under(
         &[],
-        path_of(&body),
+        test_name(&body),
         |_| (),
         |libfabric| {
             let automatic = Options::USUAL.with(|options| options.progress = FI_PROGRESS_AUTO);

@@ -17,19 +17,19 @@ const NESTED: &str = "EFA_HW_TEST_UNDER_EMULATOR";
 ///
 /// # Panics
 /// If there is no device under `efa-emu run` either, or if `efa-emu` was not built.
-pub fn with_device<F: FnOnce(HwDevice)>(body: F) {
+pub fn with_device(body: impl FnOnce(HwDevice)) {
     with_device_and(|_| (), body);
 }
 
 /// As [`with_device`]. `prepare` changes the emulator's command; its result is dropped after the
 /// command has exited.
-pub fn with_device_and<T, F: FnOnce(HwDevice)>(prepare: impl FnOnce(&mut Command) -> T, body: F) {
-    with_device_under(&[], test_name::<F>(), prepare, body);
+pub fn with_device_and<T>(prepare: impl FnOnce(&mut Command) -> T, body: impl FnOnce(HwDevice)) {
+    with_device_under(&[], test_name(&body), prepare, body);
 }
 
 /// As [`with_device`], for an emulated device with this profile.
-pub fn with_device_of<F: FnOnce(HwDevice)>(profile: &str, body: F) {
-    with_device_started(&["--profile", profile], &[], test_name::<F>(), |_| (), body);
+pub fn with_device_of(profile: &str, body: impl FnOnce(HwDevice)) {
+    with_device_started(&["--profile", profile], &[], test_name(&body), |_| (), body);
 }
 
 /// As [`with_device_and`], for the test `name`. `tool` is a program with its arguments that runs

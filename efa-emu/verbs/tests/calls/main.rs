@@ -25,17 +25,17 @@ use efa_testing::programs::{Program, TestFabric};
 
 /// Runs `body` in a process on an emulated host with this profile: the calling test, started again.
 #[track_caller]
-fn on_emulated_host<F: FnOnce()>(profile: &str, body: F) {
+fn on_emulated_host(profile: &str, body: impl FnOnce()) {
     on_emulated_host_with(&["--profile", profile], body);
 }
 
 /// As [`on_emulated_host`], with these options of `efa-emu run`.
 #[track_caller]
-fn on_emulated_host_with<F: FnOnce()>(options: &[&str], body: F) {
+fn on_emulated_host_with(options: &[&str], body: impl FnOnce()) {
     if std::env::var_os("EFA_EMU_HOST").is_some() {
         return body();
     }
-    let test = efa_testing::test_name::<F>();
+    let test = efa_testing::test_name(&body);
     let program = std::env::current_exe().expect("a test program knows its path");
     let program = program.to_str().expect("the path is text");
     let fabric = TestFabric::new();

@@ -14,6 +14,7 @@ use std::ptr::{null, null_mut};
 
 use efa_testing::hw::with_device_under;
 use efa_testing::patience::Wait;
+use efa_testing::test_name;
 
 use c::*;
 
@@ -24,14 +25,14 @@ const VERSION: u32 = 1 << 16 | 17;
 const PLUG_INS: &str = concat!(env!("OUT_DIR"), "/plug-in");
 
 /// Runs a test with the provider, in a process of its own. `body` is a closure of the test's
-/// function itself, so that the test is found again ([`path_of`]).
+/// function itself, so that the test is found again ([`test_name`]).
 pub(crate) fn with_provider(body: impl FnOnce(&Libfabric)) {
     with_provider_in(&[], body);
 }
 
 /// As [`with_provider`], with an endpoint that is not enabled yet.
 pub(crate) fn with_side(options: &Options, body: impl FnOnce(&Side)) {
-    let name = path_of(&body);
+    let name = test_name(&body);
     let open = |libfabric: &Libfabric| {
         let side = Side::open(libfabric, options);
         body(&side);
@@ -42,7 +43,7 @@ pub(crate) fn with_side(options: &Options, body: impl FnOnce(&Side)) {
 
 /// As [`with_provider`], with two endpoints.
 pub(crate) fn with_pair(options: &Options, body: impl FnOnce(&Pair)) {
-    let name = path_of(&body);
+    let name = test_name(&body);
     let open = |libfabric: &Libfabric| {
         let pair = Pair::open(libfabric, options);
         body(&pair);
@@ -59,7 +60,7 @@ pub(crate) const NO_SHM: (&str, &str) = ("FI_EFA_ENABLE_SHM_TRANSFER", "0");
 /// As [`with_provider`], with these variables of the environment.
 pub(crate) fn with_provider_in(variables: &[(&str, &str)], body: impl FnOnce(&Libfabric)) {
     let set = |command: &mut std::process::Command| _ = command.envs(variables.iter().copied());
-    with_provider_under(&[], path_of(&body), set, body);
+    with_provider_under(&[], test_name(&body), set, body);
 }
 
 /// As [`with_provider`]. `prepare` changes the start of that process; its result is dropped when
@@ -68,14 +69,7 @@ pub(crate) fn with_provider_and<T>(
     prepare: impl FnOnce(&mut std::process::Command) -> T,
     body: impl FnOnce(&Libfabric),
 ) {
-    with_provider_under(&[], path_of(&body), prepare, body);
-}
-
-/// The path of the test whose function a closure is in, from the name of the closure's type
-/// (`provider::module::test::{{closure}}`). A run of a test that does not exist fails.
-pub(crate) fn path_of<F>(_: &F) -> &'static str {
-    let (_, path) = std::any::type_name::<F>().split_once("::").expect("a path");
-    path.split("::{{closure}}").next().unwrap_or(path)
+    with_provider_under(&[], test_name(&body), prepare, body);
 }
 
 /// As [`with_provider_and`], for the test with the path `name`. `tool` is a program with its
