@@ -460,9 +460,12 @@ mod tests {
             fabric: "process-tests".into(),
         };
         let installation = Installation::of_this_program().unwrap();
-        let lab = Lab::new(&installation, launcher, Selection::default()).unwrap();
-        let cell = format!("{:?}", thread::current().id());
-        let bench = Bench::new(&lab, "process-tests", &cell, Instant::now() + limit).unwrap();
+        // The tests are processes of their own, which run at the same time.
+        let directory = tempfile::tempdir().unwrap();
+        let lab = Lab::new(&installation, launcher, Selection::default())
+            .unwrap()
+            .in_directory(directory.path().into());
+        let bench = Bench::new(&lab, "process-tests", "cell", Instant::now() + limit).unwrap();
         body(&bench)
     }
 
