@@ -435,11 +435,11 @@ fn stock_programs_run_across_two_hosts() {
     };
     // A server and a client, with their output and packets.
     let texts = [
-        "PASS   libfabric  1.17 fi_pingpong dgram                    a at node0, b at node1: ",
-        " checked; DATAGRAM ",
+        "PASS   libfabric  1.17 fi_pingpong rdm                      a at node0, b at node1: ",
+        " checked; EAGER_MSGRTM ",
         "1 passed, 0 known, 0 skipped, 0 failed",
     ];
-    expect(cells("1.17 fi_pingpong dgram", &[]), 0, &texts);
+    expect(cells("1.17 fi_pingpong rdm", &[]), 0, &texts);
     let report: serde_json::Value =
         serde_json::from_str(&fs::read_to_string(&json).unwrap()).unwrap();
     let places = serde_json::json!({"a": "node0", "b": "node1"});
@@ -456,7 +456,7 @@ fn stock_programs_run_across_two_hosts() {
     let texts = ["SKIP", "the kernel's accounting of the sleeping thread"];
     expect(cells("1.17 fi_cq_sread", &[]), 0, &texts);
     // The programs really were on the two hosts: each capture comes from its host's device.
-    let cell = "libfabric/1.17_fi_pingpong_dgram_at_node0_node1";
+    let cell = "libfabric/1.17_fi_pingpong_rdm_at_node0_node1";
     let directory = directory.path().join(cell);
     for (side, host) in [("client", "node0"), ("server", "node1")] {
         let capture = Capture::load(&directory.join(format!("{side}.pcapng"))).unwrap();
@@ -465,7 +465,7 @@ fn stock_programs_run_across_two_hosts() {
     }
     // Without a recorder there is nothing to count.
     let texts = [" checked; no frames recorded", "1 passed"];
-    let command = cells("1.17 fi_pingpong dgram", &["--no-captures"]);
+    let command = cells("1.17 fi_pingpong rdm", &["--no-captures"]);
     expect(command, 0, &texts);
 }
 

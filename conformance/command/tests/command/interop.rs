@@ -50,15 +50,14 @@ macro_rules! cells {
     };
 }
 
+// Datagrams are those of 2.1: earlier releases crash by chance (docs/findings.md, 17).
 cells! {
     fn tools_of_debian_11() => "libfabric",
         "1.11 fi_info",
-        "1.11 fi_pingpong rdm",
-        "1.11 fi_pingpong dgram";
+        "1.11 fi_pingpong rdm";
     fn tools_of_debian_12() => "libfabric",
         "1.17 fi_info",
-        "1.17 fi_pingpong rdm",
-        "1.17 fi_pingpong dgram";
+        "1.17 fi_pingpong rdm";
     fn tools_of_debian_13() => "libfabric",
         "2.1 fi_info",
         "2.1 fi_pingpong rdm -f efa",

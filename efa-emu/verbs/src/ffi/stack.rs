@@ -1,10 +1,9 @@
 //! The use of the program's stack by calls.
 //!
-//! libfabric 1.17 reads flags of datagram completions from uninitialised stack memory
-//! (`efa_ep_progress_internal`, with queues of the format `FI_CQ_FORMAT_CONTEXT`), and follows a
-//! null pointer if bit 61 is set there (docs/known-failures.md). Text has that bit set in half of
-//! its bytes. Therefore the calls that handle text, which find and open the device, clear the stack
-//! that they have used.
+//! libfabric up to 1.22 reads flags of datagram completions from uninitialised stack memory, and
+//! follows a null pointer if bit 61 is set there (docs/findings.md, 17). Text has that bit set in
+//! half of its bytes. Therefore the calls that handle text, which find and open the device, clear
+//! the stack that they have used.
 
 use std::hint::black_box;
 
