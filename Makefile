@@ -27,10 +27,14 @@ conformance:
 # build would check all crates a second time.
 LINTED := RUSTC_WORKSPACE_WRAPPER=clippy-driver CLIPPY_ARGS=-Dwarnings__CLIPPY_HACKERY__
 
+# The models of the lock-free algorithms. Other flags build everything again, so in a directory of their own.
+LOOM := RUSTFLAGS='--cfg loom' CARGO_TARGET_DIR=target/loom
+
 ## test: formatting, lints, and all tests but the long ones
 test: setup
 	$(CARGO) fmt --all --check
 	$(LINTED) $(CARGO) build --workspace --lib --bins --examples --tests
+	@$(LOOM) $(LINTED) scripts/watched models - $(CARGO) test -p efa-lock-free --lib --quiet
 	@$(LINTED) scripts/watched 'examples in documentation' - $(CARGO) test --workspace --doc --quiet
 	@$(LINTED) scripts/tests --workspace --test-threads $(TEST_THREADS)
 

@@ -44,7 +44,6 @@ mod identity;
 mod link;
 mod process;
 pub mod remote;
-pub mod sync;
 mod transport;
 
 #[cfg(feature = "fuzzing")]

@@ -28,6 +28,3 @@ mod objects;
 mod registry;
 
 use efa_verbs_abi as abi;
-
-// The models compile `objects::spin` with other types in place of these.
-use efa_shm::sync;

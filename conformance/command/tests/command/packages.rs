@@ -8,7 +8,7 @@ use efa_testing::workspace::root;
 use serde_json::Value;
 
 /// The packages that are published, in the order of their names.
-const PUBLISHED: [&str; 23] = [
+const PUBLISHED: [&str; 24] = [
     "efa-capture",
     "efa-check",
     "efa-cluster",
@@ -23,6 +23,7 @@ const PUBLISHED: [&str; 23] = [
     "efa-hw",
     "efa-interop",
     "efa-libfabric-sys",
+    "efa-lock-free",
     "efa-log",
     "efa-options",
     "efa-play",

@@ -12,15 +12,16 @@ use crate::error::FabricError;
 use crate::fabric::directory::Fabric;
 use crate::fabric::host::Host;
 use crate::identity::config::{HostConfig, NetworkOptions};
-use crate::identity::qpn::QpnChoice;
 use crate::link::inbound;
-use crate::process::shared::{ANSWERS, PAGE, SharedMemory};
-use crate::transport::record::{self, LINE, Record, RecordKind, record_length};
-use crate::transport::ring::{Consumer, Incoming, answer_code};
+use crate::process::shared::{PAGE, SharedMemory};
+use crate::transport::ring::Consumer;
 use crate::transport::segment::{MIN_RING, SLOTS, Segment, SlotContent};
 use efa_device_model::device::Device;
 use efa_device_model::link::{HostSegment, RequestHeader};
 use efa_device_model::qpn_policy::QpnPolicy;
+use efa_lock_free::qpn::QpnChoice;
+use efa_lock_free::record::{self, LINE, Record, RecordKind, record_length};
+use efa_lock_free::ring::{ANSWERS, Incoming, answer_code};
 
 /// The files of two processes, one of them hostile. They are created once, for many
 /// [`FuzzSession`]s.

@@ -9,9 +9,9 @@ use super::state::{EngineState, Sleeper};
 use crate::error::FabricError;
 use crate::fabric::host::Host;
 use crate::process::fork::HomeProcess;
-use crate::process::mutex::{Guard, Mutex};
 use crate::process::shared::futex;
 use crate::transport::segment::Segment;
+use efa_lock_free::mutex::{Guard, Mutex};
 
 /// A time that is never reached.
 const NEVER: u64 = u64::MAX;

@@ -13,7 +13,6 @@ use crate::error::FabricError;
 use crate::fabric::capture_files::CaptureRequests;
 use crate::fabric::host::Host;
 use crate::identity::config::HostConfig;
-use crate::identity::qpn::QpnChoice;
 use crate::identity::statistics::Publisher;
 use crate::link::inbound::{Inbound, RecordContext};
 use crate::link::memory;
@@ -25,6 +24,7 @@ use crate::transport::segment::{Address, Segment};
 use efa_device_model::device::{CqId, Device, DeviceEvent, Error, QueueError, QueueKind};
 use efa_device_model::fault::{AdminCommand, EventOutcome};
 use efa_device_model::link::{RequestHeader, Token};
+use efa_lock_free::qpn::QpnChoice;
 
 /// Called with every event of the device. It runs while the engine is locked: it
 /// may write to a pipe or set a flag, and must not call the engine.

@@ -31,12 +31,12 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use efa_core::address::Gid;
 
 use crate::error::FabricError;
-use crate::identity::qpn::ParticipantId;
 use crate::process::opening;
 use crate::process::shared::{PAGE, SharedMemory, reserve, resize};
 use crate::process::warning::Warning;
 use crate::transport::segment::Address;
 use efa_device_model::fault::{Fault, FaultId, Tally};
+use efa_lock_free::qpn::ParticipantId;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUFB");
 const VERSION: u32 = 1;

@@ -11,10 +11,10 @@ use super::participants::is_alive;
 use super::paths::{
     CAPTURE, RUN_CAPTURE, draft_path, file_names, file_owner, kind_of_file, recording_path,
 };
-use crate::identity::qpn::ParticipantId;
 use crate::process::warning::Warning;
 use efa_capture::frame::Frame;
 use efa_capture::{CaptureTap, Direction, InterfaceId, SharedFile};
+use efa_lock_free::qpn::ParticipantId;
 
 /// The interval at which the host's directory is searched for requested captures.
 const POLL_INTERVAL: Duration = Duration::from_millis(100);

@@ -20,12 +20,13 @@ use super::paths::{
 use super::status::statistics_of;
 use crate::error::{DirectoryContent, FabricError};
 use crate::identity::device_name::DeviceName;
-use crate::identity::qpn::{HostTable, ParticipantId, QpnChoice, TableOwner};
+use crate::identity::qpn::{HostTable, TableOwner};
 use crate::process::fork::HomeProcess;
 use crate::process::lock::OwnLock;
 use crate::transport::doorbell_page;
 use crate::transport::segment::Address;
 use efa_device_model::device::Statistics;
+use efa_lock_free::qpn::{ParticipantId, QpnChoice};
 
 /// This process's participation in a device of a host. The device exists as long as any process
 /// participates in it; dropping this value ends the participation, as the end of the process does.
@@ -322,7 +323,7 @@ impl Host {
 
     /// Releases a number; queue pairs of other participants are not affected.
     pub(crate) fn release_qpn(&self, qpn: Qpn) {
-        self.table.release(self.id, qpn);
+        self.table.numbers().release(self.id, qpn);
     }
 }
 
@@ -348,7 +349,7 @@ impl Host {
         let Some(lock) = self.lock.take() else {
             return;
         };
-        self.table.release_all(|owner| owner == self.id);
+        self.table.numbers().release_all(|owner| owner == self.id);
         let device = self.device_path();
         let _ = std::fs::remove_file(device.with_extension(doorbell_page::KIND));
         let _ = std::fs::remove_file(device);

@@ -13,9 +13,10 @@ use super::status::{self, HostFilter, HostStatus};
 use crate::error::FabricError;
 use crate::identity::config::NetworkOptions;
 use crate::identity::device_name::DeviceName;
-use crate::identity::qpn::{HostTable, ParticipantId, TableOwner};
+use crate::identity::qpn::{HostTable, TableOwner};
 use crate::transport::segment;
 use efa_device_model::profile::Profile;
+use efa_lock_free::qpn::ParticipantId;
 
 /// All live hosts of the fabric `name`, ordered by their names.
 pub fn list_hosts(name: &str) -> Result<Vec<HostStatus>, FabricError> {
@@ -245,9 +246,9 @@ mod tests {
     use crate::fabric::paths::file_names;
     use crate::fabric::status::ParticipantStatus;
     use crate::identity::config::DEFAULT_FABRIC;
-    use crate::identity::qpn::QpnChoice;
     use crate::link::staged::PortRules;
     use efa_device_model::qpn_policy::QpnPolicy;
+    use efa_lock_free::qpn::QpnChoice;
 
     fn fabric(root: &tempfile::TempDir) -> Fabric {
         Fabric::open_below(root.path(), DEFAULT_FABRIC).unwrap()

@@ -13,9 +13,10 @@ use super::paths::{
 };
 use crate::error::FabricError;
 use crate::identity::config::NetworkOptions;
-use crate::identity::qpn::{HostTable, ParticipantId};
+use crate::identity::qpn::HostTable;
 use crate::process::lock::Liveness;
 use crate::transport::segment::{Address, Segment};
+use efa_lock_free::qpn::ParticipantId;
 
 #[cfg(test)]
 thread_local! {
@@ -133,7 +134,9 @@ pub(crate) fn remove_dead_of(directory: &Path, gid: Gid) -> Result<CleanupResult
         if alive.is_empty() {
             table.retire();
         }
-        table.release_all(|owner| !alive.contains_key(&owner));
+        table
+            .numbers()
+            .release_all(|owner| !alive.contains_key(&owner));
     }
     for name in names.iter().filter(|name| is_of_the_dead(name)) {
         let path = directory.join(name);

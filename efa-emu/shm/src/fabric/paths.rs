@@ -9,8 +9,8 @@ use std::path::{Path, PathBuf};
 use efa_core::address::Gid;
 
 use crate::error::{DirectoryContent, FabricError};
-use crate::identity::qpn::ParticipantId;
 use crate::transport::doorbell_page;
+use efa_lock_free::qpn::ParticipantId;
 
 /// Longest name of a fabric or host, which is the kernel's limit for the name of a machine.
 pub(super) const MAX_NAME: usize = 64;

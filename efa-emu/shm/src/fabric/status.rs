@@ -58,7 +58,7 @@ pub(crate) fn list(hosts: &Path, listed: HostFilter) -> Result<Vec<HostStatus>, 
         if table.is_remote() && listed == HostFilter::OfThisMachine {
             continue;
         }
-        let owned: Vec<_> = table.owned().collect();
+        let owned: Vec<_> = table.numbers().owned().collect();
         let participants = participants(&directory)?
             .into_iter()
             .map(|(id, pid)| ParticipantStatus {

@@ -7,11 +7,11 @@ use std::time::Duration;
 use efa_core::address::Gid;
 
 use super::device_name::DeviceName;
-use super::qpn::ParticipantId;
 use crate::error::FabricError;
 use efa_device_model::duration;
 use efa_device_model::network::{Network, NetworkConfig, Probability, Reliability};
 use efa_device_model::qpn_policy::QpnPolicy;
+use efa_lock_free::qpn::ParticipantId;
 
 /// Name of the fabric; `default` if unset.
 pub const ENV_FABRIC: &str = "EFA_EMU_FABRIC";

@@ -1,10 +1,7 @@
 //! A device's table: its name, and the participants that own its queue pair numbers.
 //!
 //! The table is one file, mapped by every process that has opened the device and by every process
-//! that sends to it. Numbers are acquired and released by single compare-and-swap operations, so a
-//! process that is killed at any moment leaves at worst numbers owned by a dead participant, which
-//! the next process to acquire one detects. A slot guards no other memory: the data of its owner is
-//! found through files. So the operations need no ordering.
+//! that sends to it. [`efa_lock_free::qpn`] is how the numbers change their owners.
 //!
 //! | offset | size | field |
 //! |---|---|---|
@@ -31,6 +28,7 @@
 
 use std::ops::Range;
 use std::path::Path;
+use std::sync::atomic::{AtomicU64, Ordering};
 
 use efa_core::address::{Gid, Qpn};
 
@@ -38,10 +36,8 @@ use super::device_name::DeviceName;
 use crate::error::FabricError;
 use crate::process::opening;
 use crate::process::shared::{self, PAGE, SharedMemory};
-use crate::sync::atomic::{AtomicU64, Ordering};
 use efa_device_model::device::QpnRange;
-use efa_device_model::network::{Purpose, Random};
-use efa_device_model::qpn_policy::QpnPolicy;
+use efa_lock_free::qpn::{ParticipantId, QpnAllocation, QpnChoice, QpnTable};
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUHT");
 const VERSION: u32 = 5;
@@ -64,10 +60,6 @@ const AT_ORDER: usize = 136;
 const KEPT_ORDERS: u64 = 32;
 const AT_MACHINE: usize = 448;
 const AT_SLOTS: usize = PAGE;
-
-/// A number that is unique among the participants of one host, never 0.
-#[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord, Debug)]
-pub(crate) struct ParticipantId(pub(crate) u32);
 
 /// The time of a device in its host between two removals.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -224,7 +216,7 @@ impl HostTable {
         self.memory
             .u32_at::<AT_RETIRED>()
             .store(1, Ordering::Relaxed);
-        self.release_all(|_| true);
+        self.numbers().release_all(|_| true);
     }
 
     /// Removes the device. Processes that have opened it notice, as for
@@ -338,23 +330,22 @@ impl HostTable {
 
     /// Makes `owner` the owner of all numbers of a device of another machine.
     pub(crate) fn take_all(&self, owner: ParticipantId) {
-        let taken = slot_value(owner.0, self.tick());
-        self.slot(TableIndex::ALL.0).store(taken, Ordering::Relaxed);
+        self.numbers().assign(TableIndex::ALL.0, owner);
     }
 
-    /// The present owner of the number at `place`. The value changes whenever the number changes
-    /// hands, even from a participant to itself: it is good for noticing that.
+    /// The numbers and their owners.
+    pub(crate) fn numbers(&self) -> QpnTable<'_> {
+        QpnTable {
+            range: self.range,
+            clock: self.memory.u32_at::<AT_CLOCK>(),
+            slots: self.memory.words(AT_SLOTS, self.range.count() as usize),
+        }
+    }
+
+    /// The present owner of the number at `place`.
     #[inline(always)]
     pub(crate) fn allocation_at(&self, place: TableIndex) -> Option<QpnAllocation> {
         QpnAllocation::from_slot(self.slot(place.0).load(Ordering::Relaxed))
-    }
-
-    /// All numbers in use.
-    pub(crate) fn owned(&self) -> impl Iterator<Item = (Qpn, ParticipantId)> + '_ {
-        (0..self.range.count()).filter_map(|index| {
-            let allocation = QpnAllocation::from_slot(self.slot(index).load(Ordering::Relaxed))?;
-            Some((self.range.qpn(index), allocation.owner()))
-        })
     }
 
     /// Acquires a free number for `owner`, preferably the given one. `is_alive` checks another
@@ -366,96 +357,11 @@ impl HostTable {
         preferred: Option<Qpn>,
         is_alive: &mut dyn FnMut(ParticipantId) -> bool,
     ) -> Result<Qpn, FabricError> {
-        // Another process may acquire the chosen slot first. Each iteration means that some process
-        // acquired a number, so the attempts are bounded by the count of numbers.
-        for _ in 0..=self.range.count() {
-            let Some((index, seen)) = self.choose(choice, preferred, is_alive) else {
-                break;
-            };
-            let stamp = self.tick();
-            let taken = slot_value(owner.0, stamp);
-            let swapped = self.slot(index).compare_exchange(
-                seen,
-                taken,
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            );
-            if swapped.is_ok() {
-                return Ok(self.range.qpn(index));
-            }
-        }
-        Err(FabricError::QpnsExhausted {
-            limit: self.range.count(),
-        })
-    }
-
-    fn choose(
-        &self,
-        choice: &mut QpnChoice,
-        preferred: Option<Qpn>,
-        is_alive: &mut dyn FnMut(ParticipantId) -> bool,
-    ) -> Option<(u32, u64)> {
-        let mut if_free = |index| {
-            let value = self.slot(index).load(Ordering::Relaxed);
-            let is_free = match QpnAllocation::from_slot(value) {
-                None => true,
-                Some(allocation) => !is_alive(allocation.owner()),
-            };
-            is_free.then_some((index, value))
-        };
-        if let Some(found) = preferred
-            .and_then(|qpn| self.range.slot(qpn))
-            .and_then(&mut if_free)
-        {
-            return Some(found);
-        }
-        let now = self.memory.u32_at::<AT_CLOCK>().load(Ordering::Relaxed);
-        let free = self
-            .range
-            .slots()
-            .filter_map(if_free)
-            .map(|(index, value)| {
-                // Never-used slots carry time 0 and are the oldest until the clock wraps.
-                let age = now.wrapping_sub((value >> 32) as u32);
-                (self.range.qpn(index), age, (index, value))
-            });
-        choice.policy.choose(free, choice.random.generator())
-    }
-
-    /// Releases `qpn` if `owner` has it.
-    pub(crate) fn release(&self, owner: ParticipantId, qpn: Qpn) {
-        let Some(index) = self.range.slot(qpn) else {
-            return;
-        };
-        self.release_slot(index, |id| id == owner);
-    }
-
-    /// Releases all numbers of owners that `gone` selects.
-    pub(crate) fn release_all(&self, mut gone: impl FnMut(ParticipantId) -> bool) {
-        for index in 0..self.range.count() {
-            self.release_slot(index, &mut gone);
-        }
-    }
-
-    fn release_slot(&self, index: u32, mut gone: impl FnMut(ParticipantId) -> bool) {
-        let slot = self.slot(index);
-        let seen = slot.load(Ordering::Relaxed);
-        if QpnAllocation::from_slot(seen).is_some_and(|allocation| gone(allocation.owner())) {
-            // If the exchange fails, another process has acquired the number of a dead owner.
-            let _ = slot.compare_exchange(
-                seen,
-                slot_value(0, self.tick()),
-                Ordering::Relaxed,
-                Ordering::Relaxed,
-            );
-        }
-    }
-
-    fn tick(&self) -> u32 {
-        self.memory
-            .u32_at::<AT_CLOCK>()
-            .fetch_add(1, Ordering::Relaxed)
-            .wrapping_add(1)
+        self.numbers()
+            .take(owner, choice, preferred, is_alive)
+            .ok_or(FabricError::QpnsExhausted {
+                limit: self.range.count(),
+            })
     }
 }
 
@@ -476,10 +382,6 @@ fn table_length(range: QpnRange) -> usize {
     slots_end(range) + PAGE
 }
 
-const fn slot_value(owner: u32, stamp: u32) -> u64 {
-    ((stamp as u64) << 32) | owner as u64
-}
-
 /// The position of a queue pair number in a host's table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) struct TableIndex(u32);
@@ -489,40 +391,10 @@ impl TableIndex {
     const ALL: TableIndex = TableIndex(0);
 }
 
-/// One ownership of a queue pair number, from its acquisition to its release.
-#[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct QpnAllocation(u64);
-
-impl QpnAllocation {
-    #[inline(always)]
-    fn from_slot(value: u64) -> Option<QpnAllocation> {
-        (value as u32 != 0).then_some(QpnAllocation(value))
-    }
-
-    pub(crate) fn owner(self) -> ParticipantId {
-        ParticipantId(self.0 as u32)
-    }
-}
-
-/// How the next number is chosen among the free ones.
-#[derive(Debug)]
-pub(crate) struct QpnChoice {
-    policy: QpnPolicy,
-    random: Random,
-}
-
-impl QpnChoice {
-    pub(crate) fn new(policy: QpnPolicy, seed: u64) -> QpnChoice {
-        QpnChoice {
-            policy,
-            random: Random::new(seed, Purpose::QueuePairNumber),
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
+    use efa_device_model::qpn_policy::QpnPolicy;
 
     fn allocation(table: &HostTable, qpn: Qpn) -> Option<QpnAllocation> {
         table.allocation_at(table.place(qpn)?)
@@ -556,10 +428,10 @@ mod tests {
             .take(BOB, &mut lowest, None, &mut |_| true)
             .unwrap_err();
         assert!(error.to_string().contains("8 are in use"), "{error}");
-        table.release(ALICE, Qpn(4));
-        table.release(ALICE, Qpn(3));
+        table.numbers().release(ALICE, Qpn(4));
+        table.numbers().release(ALICE, Qpn(3));
         assert_eq!(take(&table, BOB, &mut lowest), 3);
-        table.release(ALICE, Qpn(3));
+        table.numbers().release(ALICE, Qpn(3));
         assert_eq!(
             allocation(&table, Qpn(3)).unwrap().owner(),
             BOB,
@@ -575,8 +447,8 @@ mod tests {
             [(); 3].map(|()| take(&table, ALICE, &mut oldest)),
             [2, 3, 4]
         );
-        table.release(ALICE, Qpn(3));
-        table.release(ALICE, Qpn(2));
+        table.numbers().release(ALICE, Qpn(3));
+        table.numbers().release(ALICE, Qpn(2));
         assert_eq!(
             [(); 3].map(|()| take(&table, ALICE, &mut oldest)),
             [5, 3, 2]
@@ -621,9 +493,9 @@ mod tests {
             .unwrap();
         assert_eq!(again, qpn);
         assert_ne!(allocation(&table, qpn).unwrap(), first);
-        table.release_all(|owner| owner == BOB);
+        table.numbers().release_all(|owner| owner == BOB);
         assert_eq!(allocation(&table, qpn), None);
-        assert_eq!(table.owned().count(), 0);
+        assert_eq!(table.numbers().owned().count(), 0);
         let same = Qpn(take(&table, ALICE, &mut lowest));
         assert_eq!(same, qpn);
         assert_ne!(
@@ -638,7 +510,7 @@ mod tests {
         let (_directory, table) = table(4);
         for qpn in [0, 1, 6, 7, 4095, u16::MAX] {
             assert_eq!(allocation(&table, Qpn(qpn)), None);
-            table.release(ALICE, Qpn(qpn));
+            table.numbers().release(ALICE, Qpn(qpn));
         }
     }
 
@@ -657,7 +529,9 @@ mod tests {
                                 mine.push(take(table, ParticipantId(id), &mut choice));
                             }
                             if round < 1900 && mine.len() > 32 {
-                                table.release(ParticipantId(id), Qpn(mine.swap_remove(round % 32)));
+                                table
+                                    .numbers()
+                                    .release(ParticipantId(id), Qpn(mine.swap_remove(round % 32)));
                             }
                         }
                         mine

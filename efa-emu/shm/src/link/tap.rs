@@ -8,9 +8,9 @@ use efa_core::nic::Status;
 
 use super::memory;
 use crate::fabric::capture_files::CaptureFiles;
-use crate::transport::record::Record;
 use efa_capture::{CapturePoint, Direction, InterfaceId, Recorder, RequestData, Route};
 use efa_device_model::link::{HostSegment, LocalData, Operation, RequestHeader, Token};
+use efa_lock_free::record::Record;
 
 /// A request of this device that is not answered.
 #[derive(Clone, Copy, Debug)]

@@ -4,7 +4,6 @@
 pub(crate) mod clock;
 pub(crate) mod fork;
 pub(crate) mod lock;
-pub(crate) mod mutex;
 pub(crate) mod opening;
 pub(crate) mod shared;
 pub(crate) mod warning;

@@ -8,18 +8,12 @@ use std::ptr::NonNull;
 use std::sync::atomic::{AtomicU8, AtomicU32, AtomicU64};
 
 use efa_capture::file_size;
+use efa_lock_free::ring::{ANSWERS, Line, RingMemory};
 
 /// Offsets of mappings are multiples of this: the longest page that a kernel has, which on x86-64
 /// is 4 KiB and on arm64 64 KiB. It is the same everywhere, so that programs of both can share a
 /// fabric.
 pub(crate) const PAGE: usize = 64 << 10;
-
-/// Answers of a ring. They are the last bytes of its first page, so that they and the records are
-/// one range.
-pub(crate) const ANSWERS: usize = 4096;
-
-/// A cache line of shared memory, word by word.
-pub(crate) type Line = [AtomicU64; 8];
 
 /// A part of a file mapped into this process and shared with others.
 ///
@@ -65,11 +59,6 @@ impl SharedMemory {
         Ok(SharedMemory { base, length })
     }
 
-    /// Length in bytes.
-    pub(crate) fn len(&self) -> usize {
-        self.length
-    }
-
     #[inline(always)]
     fn at(&self, offset: usize, length: usize) -> *mut u8 {
         let end = offset.checked_add(length);
@@ -96,6 +85,15 @@ impl SharedMemory {
         unsafe { AtomicU64::from_ptr(self.at(offset, 8).cast()) }
     }
 
+    /// `count` words of 64 bits from `offset` on, a multiple of 8.
+    pub(crate) fn words(&self, offset: usize, count: usize) -> &[AtomicU64] {
+        assert!(offset.is_multiple_of(8));
+        let first = self.at(offset, 8 * count).cast();
+        // SAFETY: in bounds, aligned (mappings start at a page), mapped as long as `self` exists,
+        // and only accessed as atomics.
+        unsafe { std::slice::from_raw_parts(first, count) }
+    }
+
     /// The 32-bit word at a fixed offset, a multiple of 4, in the first page.
     #[inline(always)]
     pub(crate) fn u32_at<const OFFSET: usize>(&self) -> &AtomicU32 {
@@ -110,27 +108,6 @@ impl SharedMemory {
         const { assert!(OFFSET.is_multiple_of(8) && OFFSET + 8 <= PAGE) };
         // SAFETY: as in `u32_at`.
         unsafe { AtomicU64::from_ptr(self.base.as_ptr().add(OFFSET).cast()) }
-    }
-
-    /// The cache line that contains `offset`.
-    #[inline(always)]
-    pub(crate) fn line(&self, offset: usize) -> &Line {
-        if offset >= self.length {
-            beyond(offset, size_of::<Line>(), self.length);
-        }
-        // The length is a multiple of a page, so the whole line is in the mapping.
-        let start = offset & !(size_of::<Line>() - 1);
-        // SAFETY: in bounds as just checked, aligned (mappings start at a page), mapped as long as
-        // `self` exists, and only accessed as atomics.
-        unsafe { &*self.base.as_ptr().add(start).cast() }
-    }
-
-    /// The answers of a ring, byte by byte.
-    #[inline(always)]
-    pub(crate) fn answers(&self) -> &[AtomicU8; ANSWERS] {
-        // SAFETY: mappings have at least a page, which is mapped as long as `self` exists; its end
-        // is only accessed as atomics.
-        unsafe { &*self.base.as_ptr().add(PAGE - ANSWERS).cast() }
     }
 
     /// Copies bytes into the mapping.
@@ -173,6 +150,34 @@ impl SharedMemory {
         let from = self.at(offset, length);
         // SAFETY: writable by contract, readable and in bounds as checked.
         unsafe { std::ptr::copy(from, address as *mut u8, length) };
+    }
+}
+
+impl RingMemory for SharedMemory {
+    const RECORDS: usize = PAGE;
+
+    fn capacity(&self) -> usize {
+        self.length - PAGE
+    }
+
+    #[inline(always)]
+    fn line(&self, offset: usize) -> &Line {
+        if offset >= self.length {
+            beyond(offset, size_of::<Line>(), self.length);
+        }
+        // The length is a multiple of a page, so the whole line is in the mapping.
+        let start = offset & !(size_of::<Line>() - 1);
+        // SAFETY: in bounds as just checked, aligned (mappings start at a page), mapped as long as
+        // `self` exists, and only accessed as atomics.
+        unsafe { &*self.base.as_ptr().add(start).cast() }
+    }
+
+    /// The last bytes of the first page, so that they and the records are one range.
+    #[inline(always)]
+    fn answers(&self) -> &[AtomicU8; ANSWERS] {
+        // SAFETY: mappings have at least a page, which is mapped as long as `self` exists; its end
+        // is only accessed as atomics.
+        unsafe { &*self.base.as_ptr().add(PAGE - ANSWERS).cast() }
     }
 }
 
@@ -240,33 +245,12 @@ pub(crate) fn discard(file: &File, offset: usize, length: usize) -> io::Result<(
     }
 }
 
-/// The futex operations on a word in shared memory. Errors (a signal, a changed word, no waiter)
-/// are not reported, since every caller reads its state again anyway.
+/// The futex operations on a word in shared memory, as [`efa_lock_free::sync::futex`].
 pub(crate) mod futex {
     use std::sync::atomic::AtomicU32;
     use std::time::Duration;
 
-    /// Sleeps while `word` is `expected`, at most for `timeout`; may return early.
-    pub(crate) fn wait(word: &AtomicU32, expected: u32, timeout: Option<Duration>) {
-        let timeout = timeout.map(|timeout| libc::timespec {
-            tv_sec: timeout.as_secs().min(i32::MAX as u64) as libc::time_t,
-            tv_nsec: libc::c_long::from(timeout.subsec_nanos()),
-        });
-        let timeout = timeout
-            .as_ref()
-            .map_or(std::ptr::null(), std::ptr::from_ref);
-        // SAFETY: `word` and `timeout` are valid during the call. The operation is the one for
-        // words shared between processes.
-        unsafe {
-            libc::syscall(
-                libc::SYS_futex,
-                word.as_ptr(),
-                libc::FUTEX_WAIT,
-                expected,
-                timeout,
-            );
-        }
-    }
+    pub(crate) use efa_lock_free::sync::futex::{wait, wake};
 
     /// Most words that [`wait_any`] waits for.
     const MOST_WORDS: usize = 128;
@@ -318,10 +302,5 @@ pub(crate) mod futex {
             matches!(error, Some(libc::ENOSYS | libc::EINVAL | libc::EPERM))
         };
         result >= 0 || !is_unknown()
-    }
-
-    pub(crate) fn wake(word: &AtomicU32) {
-        // SAFETY: `word` is a valid address during the call.
-        unsafe { libc::syscall(libc::SYS_futex, word.as_ptr(), libc::FUTEX_WAKE, i32::MAX) };
     }
 }

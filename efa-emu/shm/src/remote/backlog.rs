@@ -5,8 +5,8 @@ use std::collections::{HashMap, VecDeque};
 use efa_core::address::{Gid, Qpn};
 
 use super::proxy::Token;
-use crate::transport::record::{Record, RecordKind};
 use crate::transport::segment::Address;
+use efa_lock_free::record::{Record, RecordKind};
 
 /// Most queued bytes for a destination. Datagrams beyond that are dropped.
 const MOST_DATAGRAMS: usize = 4 << 20;

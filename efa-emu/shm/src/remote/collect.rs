@@ -10,7 +10,7 @@ use super::message;
 use super::proxy::{Origin, Token};
 use crate::process::clock::monotonic_now;
 use crate::transport::doorbell_page::LINES;
-use crate::transport::record::{Answer, RecordKind};
+use efa_lock_free::record::{Answer, RecordKind};
 
 /// Records of one ring that are read before the next ring's turn.
 const RECORDS_PER_TURN: usize = 32;

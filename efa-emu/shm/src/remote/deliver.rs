@@ -10,7 +10,7 @@ use super::machine::{Pull, RemoteMachine, UnansweredRecord};
 use super::message::{self, BadMessage, Message};
 use super::proxy::{Origin, SendError, Token};
 use crate::process::clock::monotonic_now;
-use crate::transport::record::{Answer, Record, RecordKind};
+use efa_lock_free::record::{Answer, Record, RecordKind};
 
 /// Most bytes of requests that are queued for full rings of local processes. Beyond that the caller
 /// should deliver no further messages: see [`RemoteMachine::is_overloaded`].

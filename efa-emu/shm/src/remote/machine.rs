@@ -16,8 +16,8 @@ use crate::error::FabricError;
 use crate::fabric::directory::Fabric;
 use crate::fabric::host::Host;
 use crate::transport::doorbell_page::DoorbellPage;
-use crate::transport::record::{Answer, Record, RecordKind};
 use crate::transport::segment::Address;
+use efa_lock_free::record::{Answer, Record, RecordKind};
 
 /// A record of a local process that the other machine has not answered, or has deferred.
 #[derive(Debug)]

@@ -17,8 +17,8 @@
 
 use efa_core::address::Gid;
 
-use crate::transport::record::{Fields, LINE};
 use crate::transport::segment::MAX_RING;
+use efa_lock_free::record::{Fields, LINE};
 
 /// Bytes of the header that all kinds share: length and kind.
 pub const FRAME_HEADER: usize = 8;
@@ -222,7 +222,7 @@ mod tests {
     use proptest::prelude::*;
 
     use super::*;
-    use crate::transport::record::record_length;
+    use efa_lock_free::record::record_length;
 
     fn whole(frame: &[u8]) -> Message<'_> {
         let length = u32::from_le_bytes(frame[..4].try_into().unwrap());

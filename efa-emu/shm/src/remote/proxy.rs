@@ -15,10 +15,11 @@ use crate::link::outbound::routes::{NoRoute, OutgoingRing, Routes};
 use crate::link::peer::{Peer, Peers, refuse_slot};
 use crate::process::shared::SharedMemory;
 use crate::transport::doorbell_page::{self, DoorbellLine, DoorbellPage, LINES};
-use crate::transport::record::{Answer, Record};
-use crate::transport::ring::{Consumer, Incoming, Producer, RingFull};
+use crate::transport::ring::{Consumer, Producer};
 use crate::transport::segment::{Address, Segment, SlotContent};
 use efa_device_model::fault::{Fault, FaultId};
+use efa_lock_free::record::{Answer, Record};
+use efa_lock_free::ring::{Incoming, RingFull};
 
 /// Bytes of a ring to a local process, the same as between two local processes.
 const RING_BYTES: usize = 1 << 20;

@@ -5,8 +5,8 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::Duration;
 
 use crate::process::shared::futex;
-use crate::transport::doorbell;
 use crate::transport::doorbell_page::DoorbellPage;
+use efa_lock_free::doorbell;
 
 /// Longest sleep if the system cannot wait for two futexes simultaneously.
 const LONGEST_SLEEP: Duration = Duration::from_micros(200);

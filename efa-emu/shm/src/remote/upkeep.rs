@@ -9,7 +9,7 @@ use super::machine::{DeferredRequest, ReceivePolicy, RemoteMachine};
 use super::message;
 use super::proxy::DeviceProxy;
 use super::sleep::{Alarm, Sleep};
-use crate::transport::record::Answer;
+use efa_lock_free::record::Answer;
 
 impl RemoteMachine {
     /// Whether records are queued for full rings of local processes.

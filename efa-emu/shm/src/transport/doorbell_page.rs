@@ -17,10 +17,10 @@ use std::path::Path;
 use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
-use super::doorbell;
 use crate::error::FabricError;
 use crate::process::opening;
 use crate::process::shared::{self, PAGE, SharedMemory};
+use efa_lock_free::doorbell;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUSB");
 const VERSION: u32 = 1;

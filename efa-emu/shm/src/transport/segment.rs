@@ -38,13 +38,14 @@ use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use efa_core::address::Gid;
 
-use super::doorbell;
 use super::doorbell_page::{self, DoorbellLine, DoorbellPage};
 use crate::error::FabricError;
 use crate::identity::config::NetworkOptions;
-use crate::identity::qpn::ParticipantId;
 use crate::process::opening;
-use crate::process::shared::{self, ANSWERS, PAGE, SharedMemory};
+use crate::process::shared::{self, PAGE, SharedMemory};
+use efa_lock_free::doorbell;
+use efa_lock_free::qpn::ParticipantId;
+use efa_lock_free::ring::ANSWERS;
 
 const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUDV");
 const VERSION: u32 = 3;

@@ -9,6 +9,8 @@
 use core::marker::PhantomData;
 use core::sync::atomic::{Ordering, compiler_fence};
 
+use efa_lock_free::spin::{self, ThreadMark};
+
 /// Marks that this thread holds, or is about to acquire, locks of this library. It is created
 /// before a lock is acquired, and dropped after the lock was released; one is enough for all locks
 /// of a verb.
@@ -42,12 +44,16 @@ pub(crate) fn inside_another_verb() -> bool {
     locks::count() != 0
 }
 
-/// A number that is unique to the calling thread while it exists: the address of one of its
-/// thread-local variables.
-#[inline(always)]
-pub(crate) fn this_thread() -> usize {
-    locks::address()
+impl ThreadMark for Locking {
+    /// The address of one of the thread's variables.
+    #[inline(always)]
+    fn this_thread() -> usize {
+        locks::address()
+    }
 }
+
+/// A value behind a lock that one verb may acquire and a later one release.
+pub(crate) type SpinCell<T> = spin::SpinCell<T, Locking>;
 
 /// The thread's count of [`Locking`]s, in the instructions of the processor.
 #[cfg_attr(target_arch = "x86_64", path = "interrupted/x86_64.rs")]

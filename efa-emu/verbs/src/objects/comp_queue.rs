@@ -15,10 +15,10 @@ use super::event_queue::CqAddress;
 use super::handle::{CStruct, Handle, data_path_handle};
 use super::liveness::Liveness;
 use super::queues::{PolledQueue, QueueIndex};
-use super::spin::SpinCell;
 use crate::abi::{efadv_cq, ibv_cq, ibv_cq_ex};
 use crate::ffi::errno::Errno;
 use crate::ffi::interrupted::Locking;
+use crate::ffi::interrupted::SpinCell;
 
 /// The C structures of a completion queue. The polling session, which holds the lock of `polled`,
 /// writes the current completion to it.

@@ -22,4 +22,3 @@ pub(crate) mod qp_plan;
 pub(crate) mod queue_pair;
 pub(crate) mod queues;
 pub(crate) mod shared_queue;
-pub(crate) mod spin;

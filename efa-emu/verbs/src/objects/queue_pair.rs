@@ -22,13 +22,13 @@ use super::liveness::Liveness;
 use super::qp_plan::QpPlan;
 use super::queues::{Queues, Sender};
 use super::shared_queue::SharedQueue;
-use super::spin::SpinCell;
 use crate::abi::{
     IBV_QPS_ERR, IBV_QPS_INIT, IBV_QPS_RESET, IBV_QPS_RTR, IBV_QPS_RTS, IBV_QPS_SQD, efadv_qp,
     ibv_ah_attr, ibv_qp, ibv_qp_init_attr, ibv_qp_init_attr_ex, verbs_qp,
 };
 use crate::ffi::errno::Errno;
 use crate::ffi::interrupted::Locking;
+use crate::ffi::interrupted::SpinCell;
 
 /// The C structures of a queue pair. The library writes only `state`, atomically, after it was
 /// made.

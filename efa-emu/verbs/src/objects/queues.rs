@@ -6,8 +6,8 @@ use efa_core::address::Qpn;
 use efa_device_model::provider::{CompletionQueue, QueueOwner, RecvQueue, Retired, SendQueue};
 
 use super::hardware::Hardware;
-use super::spin::SpinCell;
 use crate::ffi::interrupted::Locking;
+use crate::ffi::interrupted::SpinCell;
 
 /// Both queues of a queue pair, each behind a separate lock. `None` once it was destroyed: their
 /// memory and their reference to the device are released before the handle is freed.

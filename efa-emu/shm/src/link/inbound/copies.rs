@@ -8,7 +8,7 @@ use super::state::{CopyInProgress, Inbound};
 use super::transfers::{BetweenProcesses, CopyOutcome};
 use crate::link::memory::Window;
 use crate::link::outbound::Outbound;
-use crate::transport::record::{self, Answer};
+use efa_lock_free::record::{self, Answer};
 
 /// Bytes that one copy between processes moves before other copies have their turn, and before the
 /// memory is checked again.

@@ -8,9 +8,9 @@ use efa_core::nic::Status;
 
 use super::in_ring::DeferredRecord;
 use crate::link::memory;
-use crate::transport::record::Record;
 use crate::transport::segment::Address;
 use efa_device_model::link::{HostSegment, Transfer};
+use efa_lock_free::record::Record;
 
 /// A deferred request.
 #[derive(Debug)]

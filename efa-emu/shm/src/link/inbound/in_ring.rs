@@ -11,8 +11,9 @@ use super::transfers::{FromRing, MessageFromRing};
 use crate::link::outbound::Outbound;
 use crate::link::peer::Peer;
 use crate::link::tap::LinkTap;
-use crate::transport::record::{Answer, Record};
-use crate::transport::ring::{Consumer, Incoming};
+use crate::transport::ring::Consumer;
+use efa_lock_free::record::{Answer, Record};
+use efa_lock_free::ring::Incoming;
 
 /// A ring from a peer.
 pub(super) struct InRing {

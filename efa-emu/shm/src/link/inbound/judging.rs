@@ -14,11 +14,11 @@ use crate::link::inbound::transfers::FromRing;
 use crate::link::outbound::PushError;
 use crate::link::staged::RuleChange;
 use crate::process::clock::monotonic_now;
-use crate::transport::record::{Answer, Record, RecordKind};
 use crate::transport::segment::Address;
 use efa_device_model::fault::{Event, FaultId, Flow, Frame, PACKET_START, Stage, Trigger};
 use efa_device_model::link::Operation;
 use efa_device_model::network::{DeliveryOutcome, Disposition, Duplicated, Transmission};
+use efa_lock_free::record::{Answer, Record, RecordKind};
 
 /// Maximum number of requests that are deferred outside of their rings. Further ones stay in the
 /// ring.

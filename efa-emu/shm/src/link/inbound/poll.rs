@@ -6,7 +6,7 @@ use efa_device_model::network::Duplicated;
 use super::in_ring::DeferredRecord;
 use super::state::{CopyInProgress, Inbound, RecordContext, RecordStep, ScheduledRecord};
 use crate::process::clock::{believable, monotonic_now};
-use crate::transport::record::{Answer, RecordKind};
+use efa_lock_free::record::{Answer, RecordKind};
 
 /// Most records of one ring that are handled in one turn.
 const RECORDS_PER_TURN: usize = 32;

@@ -10,8 +10,8 @@ use super::state::Inbound;
 use super::transfers::IntoRing;
 use crate::link::memory::{self, Window};
 use crate::link::outbound::{BulkName, Outbound, PullName, PushError};
-use crate::transport::record::Answer;
 use crate::transport::segment::Address;
+use efa_lock_free::record::Answer;
 
 impl Inbound {
     /// Begins to serve a read whose data returns through the rings. The request is removed from its

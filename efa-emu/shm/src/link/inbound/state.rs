@@ -16,8 +16,8 @@ use super::pulls::PullTable;
 use crate::link::outbound::Outbound;
 use crate::link::staged::StagedRules;
 use crate::process::clock::monotonic_now;
-use crate::transport::record::{Answer, RecordKind};
 use crate::transport::segment::{SLOTS, Segment};
+use efa_lock_free::record::{Answer, RecordKind};
 
 /// A scheduled step.
 #[derive(Clone, Copy, Debug)]

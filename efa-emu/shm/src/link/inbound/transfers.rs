@@ -4,10 +4,11 @@ use efa_core::nic::Status;
 
 use crate::link::memory::{self, CopyError, Direction, Window};
 use crate::link::outbound::{BulkName, Outbound, PullName, PushError};
-use crate::transport::record::Answer;
-use crate::transport::ring::{Consumer, Incoming, Payload};
+use crate::transport::ring::Consumer;
 use crate::transport::segment::Address;
 use efa_device_model::link::{HostSegment, Transfer};
+use efa_lock_free::record::Answer;
+use efa_lock_free::ring::{Incoming, Payload};
 
 /// The data of a send, in the ring.
 pub(super) struct MessageFromRing<'a> {

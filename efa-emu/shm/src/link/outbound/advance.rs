@@ -4,11 +4,11 @@ use efa_core::nic::Status;
 use efa_device_model::device::Device;
 
 use super::bulk::{BulkName, BulkStage};
-use super::out_ring::{Pending, list};
+use super::out_ring::{Pending, list, request_record};
 use super::state::Outbound;
 use crate::link::memory::{self, Window};
-use crate::transport::record::{Answer, Record, RecordKind};
-use crate::transport::ring::RingFull;
+use efa_lock_free::record::{Answer, RecordKind};
+use efa_lock_free::ring::RingFull;
 
 /// Bytes of data in one part of an RDMA request whose data is transferred through the rings. A ring
 /// of the smallest size has room for three.
@@ -62,7 +62,7 @@ impl Outbound {
             BulkStage::Direct(_) | BulkStage::TakenBack | BulkStage::Read => BulkProgress::Finished,
             BulkStage::ReadUnsent => {
                 let record =
-                    Record::request(RecordKind::Pull, &bulk.header, 0, bulk.arrival).at(name.0);
+                    request_record(RecordKind::Pull, &bulk.header, 0, bulk.arrival).at(name.0);
                 match ring.producer.push(&record, Pending::Bulk(name), |_, _| {}) {
                     Ok(_) => {
                         bulk.stage = BulkStage::Read;
@@ -102,12 +102,8 @@ impl Outbound {
                         offset: *next,
                         length: rest.min(PART),
                     };
-                    let mut record = Record::request(
-                        RecordKind::Data,
-                        &bulk.header,
-                        window.length,
-                        bulk.arrival,
-                    );
+                    let mut record =
+                        request_record(RecordKind::Data, &bulk.header, window.length, bulk.arrival);
                     record = record.at(window.offset);
                     if !is_last {
                         record = record.not_last();

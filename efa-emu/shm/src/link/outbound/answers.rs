@@ -11,7 +11,7 @@ use super::bulk::{BulkName, BulkStage, BulkTable};
 use super::out_ring::{Pending, PullName, status_of};
 use super::state::Outbound;
 use crate::process::clock::monotonic_now;
-use crate::transport::record::Answer;
+use efa_lock_free::record::Answer;
 
 /// Gives the outcome of a request other than a success to the device. Returns false for an outcome
 /// that the device does not take at once.
@@ -214,8 +214,8 @@ mod tests {
     use super::super::bulk::Bulk;
     use super::*;
     use crate::link::egress::Arrival;
-    use crate::transport::record::Record;
-    use crate::transport::ring::Position;
+    use efa_lock_free::record::Record;
+    use efa_lock_free::ring::Position;
 
     /// The new state of a request at `stage` after an answer.
     fn settled(

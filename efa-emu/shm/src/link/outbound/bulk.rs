@@ -4,8 +4,8 @@
 use efa_core::nic::Status;
 
 use crate::link::egress::Arrival;
-use crate::transport::ring::Position;
 use efa_device_model::link::{Operation, RequestHeader, Token};
+use efa_lock_free::ring::Position;
 
 /// Names a [`Bulk`] request, also towards the target of a read. A name is not used again until its
 /// slot was reused 65536 times.
@@ -143,7 +143,7 @@ impl BulkTable {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::transport::record::Record;
+    use efa_lock_free::record::Record;
 
     #[test]
     fn a_name_is_good_for_one_request() {

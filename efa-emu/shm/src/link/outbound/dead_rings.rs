@@ -2,7 +2,7 @@
 
 use super::out_ring::Pending;
 use super::state::Outbound;
-use crate::transport::record::Answer;
+use efa_lock_free::record::Answer;
 
 /// Rings whose receivers are dead or refuse them, by their index, which does not change until they
 /// are abandoned.

@@ -10,9 +10,9 @@ use super::routes::NoRoute;
 use super::state::Outbound;
 use crate::link::memory::Window;
 use crate::process::shared::SharedMemory;
-use crate::transport::record::{Answer, Record};
-use crate::transport::ring::RingFull;
 use crate::transport::segment::Address;
+use efa_lock_free::record::{Answer, Record};
+use efa_lock_free::ring::RingFull;
 
 impl Outbound {
     /// The device's token for the read of a peer's data. `None` if the read is not from `from`, or

@@ -9,8 +9,8 @@ use super::bulk::BulkName;
 use super::routes::OutgoingRing;
 use crate::link::egress::Arrival;
 use crate::link::peer::Peer;
-use crate::transport::record::{Answer, Record, RecordKind};
 use crate::transport::ring::Producer;
+use efa_lock_free::record::{Answer, Record, RecordKind};
 
 /// The request of a record without an answer.
 #[derive(Clone, Copy, Debug)]
@@ -68,21 +68,19 @@ pub(crate) enum PushError {
     Gone,
 }
 
-impl Record {
-    /// A record that brings a request of this device, as the network model lets it pass.
-    pub(super) fn request(
-        kind: RecordKind,
-        header: &RequestHeader,
-        payload: u32,
-        arrival: Arrival,
-    ) -> Record {
-        let record = Record::whole(kind, header, payload)
-            .on_path(arrival.path)
-            .due_at(arrival.due);
-        match arrival.is_rnr {
-            true => record.with_rnr(),
-            false => record,
-        }
+/// A record that brings a request of this device, as the network model lets it pass.
+pub(super) fn request_record(
+    kind: RecordKind,
+    header: &RequestHeader,
+    payload: u32,
+    arrival: Arrival,
+) -> Record {
+    let record = Record::whole(kind, header, payload)
+        .on_path(arrival.path)
+        .due_at(arrival.due);
+    match arrival.is_rnr {
+        true => record.with_rnr(),
+        false => record,
     }
 }
 

@@ -9,11 +9,12 @@ use slab::Slab;
 
 use crate::fabric::paths::table_path;
 use crate::fabric::usage::{self, UsageStep};
-use crate::identity::qpn::{HostTable, QpnAllocation, TableIndex};
+use crate::identity::qpn::{HostTable, TableIndex};
 use crate::link::peer::{Peer, Peers};
 use crate::process::warning::Warning;
-use crate::transport::ring::Producer;
+use crate::transport::ring::{ClaimedSlot, Producer};
 use crate::transport::segment::Address;
+use efa_lock_free::qpn::QpnAllocation;
 
 /// Destinations that are remembered; the memory is cleared when it would grow beyond.
 const REMEMBERED: usize = 1 << 16;
@@ -210,8 +211,11 @@ impl Routes {
             Ok(Some((slot, memory))) => {
                 usage::mark(UsageStep::Sent);
                 tracing::debug!(peer = %to.gid, process = ?to.id, slot, "ring to a process set up");
-                let segment = Arc::clone(&peer.segment);
-                let index = rings.insert(R::new(Producer::new(segment, slot, memory), peer));
+                let claimed = ClaimedSlot {
+                    segment: Arc::clone(&peer.segment),
+                    slot,
+                };
+                let index = rings.insert(R::new(Producer::new(claimed, memory), peer));
                 self.rings.insert(to, index);
                 self.has_grown = true;
                 Ok(index)

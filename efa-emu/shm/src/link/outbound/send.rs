@@ -10,14 +10,14 @@ use efa_device_model::link::{
 use efa_device_model::network::Transmission;
 
 use super::bulk::{Bulk, BulkStage};
-use super::out_ring::{Pending, list};
+use super::out_ring::{Pending, list, request_record};
 use super::routes::NoRoute;
 use super::state::Outbound;
 use crate::identity::config::RdmaPath;
 use crate::link::egress::{Arrival, Egress, egress_of};
 use crate::link::memory;
 use crate::link::tap::{LinkTap, now};
-use crate::transport::record::{self, Answer, Record, RecordKind};
+use efa_lock_free::record::{self, Answer, Record, RecordKind};
 
 /// Longest RDMA write that travels in one record like a send. Beyond, one copy by the target costs
 /// less than two through the ring.
@@ -134,7 +134,7 @@ impl Outbound {
         if !in_one_record {
             return self.send_bulk(index, to, token, header, arrival, data);
         }
-        let record = Record::request(RecordKind::Data, &header, header.length, arrival);
+        let record = request_record(RecordKind::Data, &header, header.length, arrival);
         let pending = match is_datagram {
             true => Pending::Datagram,
             false => Pending::Request(token),
@@ -212,7 +212,7 @@ impl Outbound {
             LocalData::Inline(_) | LocalData::Packet { .. } => &[],
         };
         let (list_bytes, length) = record::segments_to_bytes(segments);
-        let record = Record::request(RecordKind::Direct, &header, length as u32, arrival);
+        let record = request_record(RecordKind::Direct, &header, length as u32, arrival);
         let name = self.bulks.insert(Bulk {
             token,
             header,

@@ -16,7 +16,7 @@ use crate::fabric::capture_files::{CaptureFiles, RequestedCaptures};
 use crate::identity::config::{HostConfig, RdmaPath};
 use crate::link::peer::Peers;
 use crate::link::tap::LinkTap;
-use crate::transport::record::Answer;
+use efa_lock_free::record::Answer;
 
 /// The sending half of a device's link.
 pub(crate) struct Outbound {

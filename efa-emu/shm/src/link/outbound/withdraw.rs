@@ -5,7 +5,7 @@ use efa_device_model::link::{RequestHeader, Token};
 
 use super::bulk::{BulkName, BulkStage};
 use super::state::Outbound;
-use crate::transport::ring::Position;
+use efa_lock_free::ring::Position;
 
 /// Requests whose memory was withdrawn from their targets: either permanently
 /// ([`Outbound::keep_back`]), or until [`Outbound::give_back`].

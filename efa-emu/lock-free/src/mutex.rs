@@ -5,9 +5,8 @@
 
 use std::ops::{Deref, DerefMut};
 
-use super::shared::futex;
 use crate::sync::atomic::{AtomicU32, Ordering};
-use crate::sync::{SPINS, UnsafeCell, spin_loop};
+use crate::sync::{SPINS, UnsafeCell, futex, spin_loop};
 
 const FREE: u32 = 0;
 const HELD: u32 = 1;
@@ -15,7 +14,7 @@ const HELD: u32 = 1;
 const AWAITED: u32 = 2;
 
 /// A value that one thread at a time has access to.
-pub(crate) struct Mutex<T> {
+pub struct Mutex<T> {
     word: AtomicU32,
     value: UnsafeCell<T>,
 }
@@ -24,7 +23,7 @@ pub(crate) struct Mutex<T> {
 unsafe impl<T: Send> Sync for Mutex<T> {}
 
 impl<T> Mutex<T> {
-    pub(crate) fn new(value: T) -> Mutex<T> {
+    pub fn new(value: T) -> Mutex<T> {
         Mutex {
             word: AtomicU32::new(FREE),
             value: UnsafeCell::new(value),
@@ -32,7 +31,7 @@ impl<T> Mutex<T> {
     }
 
     #[inline(always)]
-    pub(crate) fn lock(&self) -> Guard<'_, T> {
+    pub fn lock(&self) -> Guard<'_, T> {
         match self.try_lock() {
             Some(guard) => guard,
             None => self.wait(),
@@ -40,7 +39,7 @@ impl<T> Mutex<T> {
     }
 
     #[inline(always)]
-    pub(crate) fn try_lock(&self) -> Option<Guard<'_, T>> {
+    pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         self.word
             .compare_exchange(FREE, HELD, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
@@ -70,7 +69,7 @@ impl<T> Mutex<T> {
 }
 
 /// Holds a [`Mutex`].
-pub(crate) struct Guard<'a, T> {
+pub struct Guard<'a, T> {
     mutex: &'a Mutex<T>,
 }
 
@@ -104,7 +103,7 @@ impl<T> Drop for Guard<'_, T> {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::time::Duration;
 

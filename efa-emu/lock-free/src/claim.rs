@@ -11,7 +11,7 @@
 use crate::sync::atomic::{AtomicU64, Ordering};
 
 /// No process is copying.
-pub(crate) const OPEN: u32 = 0;
+pub const OPEN: u32 = 0;
 /// The target is copying.
 const COPYING: u32 = 1;
 /// The initiator has withdrawn its memory.
@@ -32,7 +32,7 @@ fn change(word: &AtomicU64, (from, to): (u32, u32), success: Ordering) -> Result
 
 /// Withdraws the initiator's memory. Returns true if the target no longer accesses it, false if the
 /// target is copying right now.
-pub(crate) fn withdraw(word: &AtomicU64) -> bool {
+pub fn withdraw(word: &AtomicU64) -> bool {
     // Acquire: the target's accesses to the memory are finished.
     match change(word, (OPEN, WITHDRAWN), Ordering::Acquire) {
         Ok(()) => true,
@@ -41,25 +41,25 @@ pub(crate) fn withdraw(word: &AtomicU64) -> bool {
 }
 
 /// Grants the target access to the memory again.
-pub(crate) fn reopen(word: &AtomicU64) {
+pub fn reopen(word: &AtomicU64) {
     // Release: the initiator's accesses meanwhile are finished. The change fails if the target was
     // found dead and the memory was therefore never withdrawn.
     let _ = change(word, (WITHDRAWN, OPEN), Ordering::Release);
 }
 
 /// Claims the memory for a copy by the target; false if the initiator has withdrawn it.
-pub(crate) fn claim(word: &AtomicU64) -> bool {
+pub fn claim(word: &AtomicU64) -> bool {
     // Acquire: the initiator's accesses before it opened the claim are finished.
     change(word, (OPEN, COPYING), Ordering::Acquire).is_ok()
 }
 
 /// The target has finished its copy.
-pub(crate) fn release(word: &AtomicU64) {
+pub fn release(word: &AtomicU64) {
     // Release: see the module documentation.
     let _ = change(word, (COPYING, OPEN), Ordering::Release);
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 mod tests {
     use super::*;
 

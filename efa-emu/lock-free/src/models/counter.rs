@@ -3,10 +3,10 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use super::mutex::Mutex;
+use crate::mutex::Mutex;
 
 /// Two threads add to a value; both may have to sleep.
-pub fn threads_take_turns() {
+pub(super) fn threads_take_turns() {
     let mutex = Arc::new(Mutex::new(0));
     let other = Arc::clone(&mutex);
     let thread = thread::spawn(move || *other.lock() += 1);
@@ -16,7 +16,7 @@ pub fn threads_take_turns() {
 }
 
 /// Three threads, one of which only tries to lock.
-pub fn one_thread_may_find_it_held() {
+pub(super) fn one_thread_may_find_it_held() {
     let mutex = Arc::new(Mutex::new(0));
     let threads: Vec<_> = (0..2)
         .map(|index| {

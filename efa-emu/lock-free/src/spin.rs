@@ -3,9 +3,9 @@
 //! Polling a completion queue and building work requests are sessions of several calls. Other
 //! threads must be excluded between the calls, which a guard's lifetime cannot express.
 
+use core::marker::PhantomData;
 use core::ops::{Deref, DerefMut};
 
-use crate::ffi::interrupted::{Locking, this_thread};
 use crate::sync::atomic::{AtomicU32, AtomicUsize, Ordering};
 use crate::sync::{SPINS, UnsafeCell, spin_loop, yield_now};
 
@@ -15,29 +15,37 @@ const CALL: u32 = 1;
 /// Held by a session between two calls.
 const SESSION: u32 = 2;
 
+/// Shows that a thread may lock: each call that locks takes a reference.
+pub trait ThreadMark {
+    /// A number that is unique to the calling thread while it exists.
+    fn this_thread() -> usize;
+}
+
 /// A value behind a lock with sessions.
-pub(crate) struct SpinCell<T> {
+pub struct SpinCell<T, M> {
     state: AtomicU32,
     /// The thread of the session that holds the lock, if one does.
     owner: AtomicUsize,
     value: UnsafeCell<T>,
+    mark: PhantomData<fn(M)>,
 }
 
 // SAFETY: a guard is the only way to the value, and there is one guard at a time.
-unsafe impl<T: Send> Sync for SpinCell<T> {}
+unsafe impl<T: Send, M> Sync for SpinCell<T, M> {}
 
-impl<T> SpinCell<T> {
-    pub(crate) fn new(value: T) -> Self {
+impl<T, M: ThreadMark> SpinCell<T, M> {
+    pub fn new(value: T) -> Self {
         SpinCell {
             state: AtomicU32::new(FREE),
             owner: AtomicUsize::new(0),
             value: UnsafeCell::new(value),
+            mark: PhantomData,
         }
     }
 
     /// Waits for the lock.
     #[inline]
-    pub(crate) fn lock<'a>(&'a self, locking: &'a Locking) -> SpinGuard<'a, T> {
+    pub fn lock<'a>(&'a self, locking: &'a M) -> SpinGuard<'a, T, M> {
         loop {
             if let Some(guard) = self.try_lock(locking) {
                 return guard;
@@ -56,7 +64,7 @@ impl<T> SpinCell<T> {
 
     /// Acquires the lock if it is free.
     #[inline]
-    pub(crate) fn try_lock<'a>(&'a self, locking: &'a Locking) -> Option<SpinGuard<'a, T>> {
+    pub fn try_lock<'a>(&'a self, locking: &'a M) -> Option<SpinGuard<'a, T, M>> {
         self.take(FREE, FREE, locking)
     }
 
@@ -64,7 +72,7 @@ impl<T> SpinCell<T> {
     /// Only the owner can identify the session: two threads that both treat it as theirs alternate
     /// call by call.
     #[inline]
-    pub(crate) fn resume<'a>(&'a self, locking: &'a Locking) -> Option<SpinGuard<'a, T>> {
+    pub fn resume<'a>(&'a self, locking: &'a M) -> Option<SpinGuard<'a, T, M>> {
         self.take(SESSION, SESSION, locking)
     }
 
@@ -73,7 +81,7 @@ impl<T> SpinCell<T> {
     /// # Safety
     /// The caller owns the session: no other thread makes a call of it meanwhile.
     #[inline]
-    pub(crate) unsafe fn in_session(&self) -> Option<&T> {
+    pub unsafe fn in_session(&self) -> Option<&T> {
         if self.state.load(Ordering::Relaxed) != SESSION {
             return None;
         }
@@ -86,11 +94,7 @@ impl<T> SpinCell<T> {
     /// between two calls. Waits for the lock, unless the caller owns the session, which then
     /// continues. Waits for a session of another thread, except if all other threads are `gone`:
     /// then the session is abandoned.
-    pub(crate) fn lock_beside_session<'a>(
-        &'a self,
-        locking: &'a Locking,
-        gone: bool,
-    ) -> SpinGuard<'a, T> {
+    pub fn lock_beside_session<'a>(&'a self, locking: &'a M, gone: bool) -> SpinGuard<'a, T, M> {
         loop {
             if let Some(guard) = self.try_lock(locking) {
                 return guard;
@@ -98,7 +102,7 @@ impl<T> SpinCell<T> {
             // The owner is written before the state of a session, and no other thread makes the
             // caller the owner or ends its session.
             let own = self.state.load(Ordering::Acquire) == SESSION
-                && self.owner.load(Ordering::Relaxed) == this_thread();
+                && self.owner.load(Ordering::Relaxed) == M::this_thread();
             if (own || gone)
                 && let Some(mut guard) = self.resume(locking)
             {
@@ -112,7 +116,7 @@ impl<T> SpinCell<T> {
     }
 
     /// Locks for the destruction of the object: waits for a running call, and abandons a session.
-    pub(crate) fn lock_or_break_session<'a>(&'a self, locking: &'a Locking) -> SpinGuard<'a, T> {
+    pub fn lock_or_break_session<'a>(&'a self, locking: &'a M) -> SpinGuard<'a, T, M> {
         loop {
             if let Some(mut guard) = self.try_lock(locking).or_else(|| self.resume(locking)) {
                 guard.release_to = FREE;
@@ -123,7 +127,7 @@ impl<T> SpinCell<T> {
     }
 
     #[inline]
-    fn take<'a>(&'a self, from: u32, release_to: u32, _: &'a Locking) -> Option<SpinGuard<'a, T>> {
+    fn take<'a>(&'a self, from: u32, release_to: u32, _: &'a M) -> Option<SpinGuard<'a, T, M>> {
         self.state
             .compare_exchange(from, CALL, Ordering::Acquire, Ordering::Relaxed)
             .is_ok()
@@ -135,32 +139,32 @@ impl<T> SpinCell<T> {
 }
 
 /// The lock, held by the running call.
-pub(crate) struct SpinGuard<'a, T> {
-    cell: &'a SpinCell<T>,
+pub struct SpinGuard<'a, T, M> {
+    cell: &'a SpinCell<T, M>,
     /// The state of the lock after the guard is dropped.
     release_to: u32,
 }
 
 // SAFETY: a reference to the guard provides only shared references to the value.
-unsafe impl<T: Sync> Sync for SpinGuard<'_, T> {}
+unsafe impl<T: Sync, M> Sync for SpinGuard<'_, T, M> {}
 
-impl<T> SpinGuard<'_, T> {
+impl<T, M: ThreadMark> SpinGuard<'_, T, M> {
     /// Makes the call the first of a session of this thread: the lock remains held until
     /// [`SpinCell::resume`] and [`SpinGuard::end`].
     #[inline]
-    pub(crate) fn hold(mut self) {
-        self.cell.owner.store(this_thread(), Ordering::Relaxed);
+    pub fn hold(mut self) {
+        self.cell.owner.store(M::this_thread(), Ordering::Relaxed);
         self.release_to = SESSION;
     }
 
     /// Ends the session at the end of the call.
     #[inline]
-    pub(crate) fn end(mut self) {
+    pub fn end(mut self) {
         self.release_to = FREE;
     }
 }
 
-impl<T> Deref for SpinGuard<'_, T> {
+impl<T, M> Deref for SpinGuard<'_, T, M> {
     type Target = T;
 
     #[inline]
@@ -170,7 +174,7 @@ impl<T> Deref for SpinGuard<'_, T> {
     }
 }
 
-impl<T> DerefMut for SpinGuard<'_, T> {
+impl<T, M> DerefMut for SpinGuard<'_, T, M> {
     #[inline]
     fn deref_mut(&mut self) -> &mut T {
         // SAFETY: as in `deref`.
@@ -178,7 +182,7 @@ impl<T> DerefMut for SpinGuard<'_, T> {
     }
 }
 
-impl<T> Drop for SpinGuard<'_, T> {
+impl<T, M> Drop for SpinGuard<'_, T, M> {
     #[inline]
     fn drop(&mut self) {
         self.cell.state.store(self.release_to, Ordering::Release);
@@ -186,9 +190,27 @@ impl<T> Drop for SpinGuard<'_, T> {
 }
 
 #[cfg(test)]
+pub(crate) mod test_thread {
+    use super::ThreadMark;
+    use crate::sync::thread;
+
+    /// Threads of tests and of models.
+    pub(crate) struct Thread;
+
+    impl ThreadMark for Thread {
+        fn this_thread() -> usize {
+            let name = format!("{:?}", thread::current().id());
+            let digits: String = name.chars().filter(char::is_ascii_digit).collect();
+            1 + digits.parse::<usize>().expect("threads are numbered")
+        }
+    }
+}
+
+#[cfg(all(test, not(loom)))]
 mod tests {
     use std::sync::Arc;
 
+    use super::test_thread::Thread;
     use super::*;
 
     #[test]
@@ -198,7 +220,7 @@ mod tests {
             .map(|_| {
                 let cell = Arc::clone(&cell);
                 std::thread::spawn(move || {
-                    let locking = Locking::new();
+                    let locking = Thread;
                     for _ in 0..2000 {
                         *cell.lock(&locking) += 1;
                     }
@@ -208,7 +230,7 @@ mod tests {
         for thread in threads {
             thread.join().unwrap();
         }
-        assert_eq!(*cell.lock(&Locking::new()), 8000);
+        assert_eq!(*cell.lock(&Thread), 8000);
     }
 
     /// The owner of a session may change the value during the session, which continues; another
@@ -216,13 +238,13 @@ mod tests {
     #[test]
     fn only_a_sessions_owner_enters_again() {
         let cell = Arc::new(SpinCell::new(0));
-        let locking = Locking::new();
+        let locking = Thread;
         cell.lock(&locking).hold();
         *cell.lock_beside_session(&locking, false) += 1;
         assert!(cell.try_lock(&locking).is_none(), "the session goes on");
         let other = Arc::clone(&cell);
         let waiting = std::thread::spawn(move || {
-            let locking = Locking::new();
+            let locking = Thread;
             let mut value = other.lock_beside_session(&locking, false);
             let seen = *value;
             *value += 10;
@@ -242,9 +264,9 @@ mod tests {
     fn a_vanished_threads_session_is_abandoned() {
         let cell = Arc::new(SpinCell::new(0));
         let other = Arc::clone(&cell);
-        let thread = std::thread::spawn(move || other.lock(&Locking::new()).hold());
+        let thread = std::thread::spawn(move || other.lock(&Thread).hold());
         thread.join().unwrap();
-        let locking = Locking::new();
+        let locking = Thread;
         drop(cell.lock_beside_session(&locking, true));
         assert!(cell.try_lock(&locking).is_some());
     }
@@ -252,7 +274,7 @@ mod tests {
     #[test]
     fn a_session_keeps_others_out_until_its_end() {
         let cell = SpinCell::new(1);
-        let locking = Locking::new();
+        let locking = Thread;
         assert!(cell.resume(&locking).is_none(), "no session yet");
         cell.lock(&locking).hold();
         assert!(cell.try_lock(&locking).is_none());

@@ -6,31 +6,31 @@
 
 use core::time::Duration;
 
-use crate::process::shared::futex;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering, fence};
+use crate::sync::futex;
 
 /// Value of a ring's attention word: the owner requests a doorbell for new records.
-pub(crate) const WANTED: u32 = 0;
+pub const WANTED: u32 = 0;
 /// Value of a ring's attention word: the owner polls the ring.
 const POLLED: u32 = 1;
 
 /// Values of the wake word. It is changed by swaps only, so that its modifications have one order
 /// for loom too, which does not order a plain store with swaps of other threads.
 const AWAKE: u32 = 0;
-pub(crate) const ASLEEP: u32 = 1;
+pub const ASLEEP: u32 = 1;
 
 // --- the sender's side ---
 
 /// Whether the owner requests a doorbell for this ring. To be called after a change of the ring.
 #[inline]
-pub(crate) fn is_wanted(attention: &AtomicU32) -> bool {
+pub fn is_wanted(attention: &AtomicU32) -> bool {
     fence(Ordering::SeqCst);
     attention.load(Ordering::Relaxed) != POLLED
 }
 
 /// Rings the doorbell of a slot: sets its bit in its word, and the word's bit in the summary. The
 /// caller may have to wake the owner afterwards.
-pub(crate) fn ring(word: &AtomicU64, summary: &AtomicU64, slot: usize) {
+pub fn ring(word: &AtomicU64, summary: &AtomicU64, slot: usize) {
     word.fetch_or(1 << (slot % 64), Ordering::Release);
     // Release: a thread that sees the word's bit here also sees the slot's bit there.
     summary.fetch_or(1 << (slot / 64), Ordering::Release);
@@ -39,7 +39,7 @@ pub(crate) fn ring(word: &AtomicU64, summary: &AtomicU64, slot: usize) {
 /// Wakes the owner if it sleeps. To be called after a change for which the owner checks before it
 /// sleeps.
 #[inline]
-pub(crate) fn wake(wake_word: &AtomicU32) {
+pub fn wake(wake_word: &AtomicU32) {
     fence(Ordering::SeqCst);
     wake_sleeper(wake_word);
 }
@@ -47,7 +47,7 @@ pub(crate) fn wake(wake_word: &AtomicU32) {
 /// As [`wake`], for an owner that has been asleep for a while. An owner that falls asleep at this
 /// moment may be missed.
 #[inline]
-pub(crate) fn wake_sleeper(wake_word: &AtomicU32) {
+pub fn wake_sleeper(wake_word: &AtomicU32) {
     if is_asleep(wake_word) {
         wake_if_asleep(wake_word);
     }
@@ -64,7 +64,7 @@ fn wake_if_asleep(wake_word: &AtomicU32) {
 // --- the owner's side ---
 
 /// Clears all rung doorbells, and calls `look` for each slot. Returns the summary.
-pub(crate) fn take<'a>(
+pub fn take<'a>(
     summary: &AtomicU64,
     words: usize,
     word: impl Fn(usize) -> &'a AtomicU64,
@@ -83,42 +83,42 @@ pub(crate) fn take<'a>(
 }
 
 /// The owner polls a ring from now on. It must check for earlier records afterwards.
-pub(crate) fn start_polling(attention: &AtomicU32) {
+pub fn start_polling(attention: &AtomicU32) {
     attention.store(POLLED, Ordering::Relaxed);
 }
 
 /// Requests doorbells for a ring from now on. The owner must check for earlier records afterwards.
-pub(crate) fn stop_polling(attention: &AtomicU32) {
+pub fn stop_polling(attention: &AtomicU32) {
     attention.store(WANTED, Ordering::Relaxed);
     fence(Ordering::SeqCst);
 }
 
 /// Announces that the owner is going to sleep. It must then check for all work again, and call
 /// either [`sleep`] or [`stay_awake`].
-pub(crate) fn fall_asleep(wake_word: &AtomicU32) {
+pub fn fall_asleep(wake_word: &AtomicU32) {
     wake_word.swap(ASLEEP, Ordering::Relaxed);
     fence(Ordering::SeqCst);
 }
 
 /// Revokes [`fall_asleep`].
-pub(crate) fn stay_awake(wake_word: &AtomicU32) {
+pub fn stay_awake(wake_word: &AtomicU32) {
     wake_word.swap(AWAKE, Ordering::Relaxed);
 }
 
 /// Whether the owner has announced that it sleeps and has not been woken since.
 #[inline]
-pub(crate) fn is_asleep(wake_word: &AtomicU32) -> bool {
+pub fn is_asleep(wake_word: &AtomicU32) -> bool {
     wake_word.load(Ordering::Relaxed) == ASLEEP
 }
 
 /// Sleeps until woken or until the timeout.
-pub(crate) fn sleep(wake_word: &AtomicU32, timeout: Option<Duration>) {
+pub fn sleep(wake_word: &AtomicU32, timeout: Option<Duration>) {
     futex::wait(wake_word, ASLEEP, timeout);
 }
 
 /// Wakes the owner's thread from its own process, after a change for which it checks before it
 /// sleeps.
-pub(crate) fn interrupt(wake_word: &AtomicU32) {
+pub fn interrupt(wake_word: &AtomicU32) {
     // Release: an owner whose `fall_asleep` follows this sees the change. An owner whose
     // `fall_asleep` precedes this is woken.
     wake_word.swap(AWAKE, Ordering::Release);

@@ -1,7 +1,11 @@
 //! All models, within the time limit of a test. `LOOM_MAX_PREEMPTIONS` bounds how often a thread is
 //! preempted; `scripts/verify` sets a higher value.
 
-use efa_models::{counter, doorbells, numbers, rings, sessions};
+mod counter;
+mod doorbells;
+mod numbers;
+mod rings;
+mod sessions;
 
 fn explore(model: impl Fn() + Sync + Send + 'static) {
     explore_within(None, model);
@@ -9,8 +13,6 @@ fn explore(model: impl Fn() + Sync + Send + 'static) {
 
 /// Explores a model with at most `most` preemptions, independent of the environment.
 fn explore_within(most: Option<usize>, model: impl Fn() + Sync + Send + 'static) {
-    // Its first use needs more stack than a thread of a model has.
-    let _: u32 = rand::random();
     let mut builder = loom::model::Builder::new();
     let bound = builder.preemption_bound.unwrap_or(2);
     builder.preemption_bound = Some(most.unwrap_or(bound).min(bound));

@@ -25,18 +25,18 @@ use efa_core::nic::Status;
 use efa_device_model::link::{HostSegment, Operation, RemoteRange, RequestHeader};
 
 /// Length of the header, and the unit of record lengths.
-pub(crate) const LINE: usize = 64;
+pub const LINE: usize = 64;
 
 /// Offset of the word with the payload's offset and length. [`super::claim`] changes the offset.
-pub(crate) const AT_CLAIM: usize = 56;
+pub const AT_CLAIM: usize = 56;
 
 /// The header after the commit word, in words of 8 bytes.
-pub(crate) type Fields = [u64; LINE / 8 - 1];
+pub type Fields = [u64; LINE / 8 - 1];
 
 /// The kind of a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 #[repr(u8)]
-pub(crate) enum RecordKind {
+pub enum RecordKind {
     /// Fills the rest of the ring up to its end. The receiver skips it.
     Pad = 0,
     /// A request with its data or a part of it as the payload: sends, datagrams and RDMA writes.
@@ -107,14 +107,14 @@ const RETRIES_SHIFT: u32 = 4;
 /// checked when it was read ([`Record::from_fields`]), or made by a function of this module. Fields
 /// are decoded on access.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) struct Record(Fields);
+pub struct Record(Fields);
 
 /// A header that no honest sender writes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("record field {field} has the impossible value {value:#x}")]
-pub(crate) struct BadRecord {
-    pub(crate) field: &'static str,
-    pub(crate) value: u64,
+pub struct BadRecord {
+    pub field: &'static str,
+    pub value: u64,
 }
 
 fn bad(field: &'static str, value: impl Into<u64>) -> BadRecord {
@@ -125,7 +125,8 @@ fn bad(field: &'static str, value: impl Into<u64>) -> BadRecord {
 }
 
 /// Length in bytes of a record with `payload` bytes of payload.
-pub(crate) const fn record_length(payload: usize) -> usize {
+#[inline]
+pub const fn record_length(payload: usize) -> usize {
     LINE + payload.next_multiple_of(LINE)
 }
 
@@ -162,7 +163,7 @@ mod first {
 
 impl Record {
     /// The header of records between the two links, which belong to no queue pair.
-    pub(crate) const NO_REQUEST: RequestHeader = RequestHeader {
+    pub const NO_REQUEST: RequestHeader = RequestHeader {
         operation: Operation::Send,
         source_qpn: Qpn(0),
         destination_qpn: Qpn(0),
@@ -176,7 +177,7 @@ impl Record {
 
     /// A record with a request and all of its data, or the list of the data's memory.
     #[inline(always)]
-    pub(crate) fn whole(kind: RecordKind, header: &RequestHeader, payload: u32) -> Record {
+    pub fn whole(kind: RecordKind, header: &RequestHeader, payload: u32) -> Record {
         let flags = (u8::from(header.immediate.is_some()) * FLAG_IMMEDIATE)
             | FLAG_LAST
             | (header.retries.min(RequestHeader::MOST_CARRIED_RETRIES) as u8) << RETRIES_SHIFT;
@@ -218,7 +219,7 @@ impl Record {
     /// The `length` bytes from `offset` on of a read of `total` bytes. The initiator has given the
     /// read this name.
     #[inline]
-    pub(crate) fn read_data(name: u32, total: u32, offset: u32, length: u32) -> Record {
+    pub fn read_data(name: u32, total: u32, offset: u32, length: u32) -> Record {
         let header = RequestHeader {
             operation: Operation::RdmaRead,
             sequence: name,
@@ -230,84 +231,93 @@ impl Record {
     }
 
     /// The outcome of the request in the record with this number.
-    pub(crate) fn outcome(number: u64, status: Status) -> Record {
+    pub fn outcome(number: u64, status: Status) -> Record {
         let code = Some(status.code().into());
         Record::between_links(RecordKind::Outcome, number as u32, code, 0).at((number >> 32) as u32)
     }
 
     /// The filler for `length` bytes at the end of a ring.
-    pub(crate) fn pad(length: usize) -> Record {
+    pub fn pad(length: usize) -> Record {
         Record::between_links(RecordKind::Pad, 0, None, (length - LINE) as u32)
     }
 
     /// Sets the payload's offset in the request's data, or for kinds that use the offset as a name,
     /// that name.
-    pub(crate) fn at(mut self, offset: u32) -> Record {
+    #[inline]
+    pub fn at(mut self, offset: u32) -> Record {
         self.0[6] = pair(offset, self.payload());
         self
     }
 
     /// Clears the flag that the payload ends the request's data.
-    pub(crate) fn not_last(mut self) -> Record {
+    #[inline]
+    pub fn not_last(mut self) -> Record {
         self.0[0] &= !first::LAST;
         self
     }
 
     /// Sets the path.
-    pub(crate) fn on_path(mut self, path: u16) -> Record {
+    #[inline]
+    pub fn on_path(mut self, path: u16) -> Record {
         self.0[0] = self.0[0] & !(0xffff << first::PATH) | u64::from(path) << first::PATH;
         self
     }
 
     /// Sets the delivery time, in nanoseconds of `CLOCK_MONOTONIC`; 0 for immediately.
-    pub(crate) fn due_at(mut self, due: u64) -> Record {
+    #[inline]
+    pub fn due_at(mut self, due: u64) -> Record {
         self.0[5] = due;
         self
     }
 
     /// Makes the receiver answer with "receiver not ready", as the network model decided.
-    pub(crate) fn with_rnr(mut self) -> Record {
+    #[inline]
+    pub fn with_rnr(mut self) -> Record {
         self.0[0] |= first::NOT_READY;
         self
     }
 
     /// Sets whether the record may be answered with [`Answer::Acknowledged`].
-    pub(crate) fn acknowledged(mut self, may_be: bool) -> Record {
+    #[inline]
+    pub fn acknowledged(mut self, may_be: bool) -> Record {
         let flag = u64::from(FLAG_ACKNOWLEDGE) << first::FLAGS;
         self.0[0] = (self.0[0] & !flag) | (u64::from(may_be) * flag);
         self
     }
 
     /// Whether the sender accepts [`Answer::Acknowledged`].
-    pub(crate) fn may_be_acknowledged(&self) -> bool {
+    #[inline]
+    pub fn may_be_acknowledged(&self) -> bool {
         self.flags() & FLAG_ACKNOWLEDGE != 0
     }
 
     #[inline(always)]
-    pub(crate) fn kind(&self) -> RecordKind {
+    pub fn kind(&self) -> RecordKind {
         // The code was checked before.
         RecordKind::from_code(self.code() & 15).unwrap_or(RecordKind::Pad)
     }
 
     /// Whether the record contains a whole send that can be passed to the device immediately.
     #[inline(always)]
-    pub(crate) fn is_message(&self) -> bool {
+    pub fn is_message(&self) -> bool {
         self.0[0] & first::ROLE == first::MESSAGE
     }
 
     /// Whether the record contains a packet of a connection that is due immediately and without
     /// RNR.
-    pub(crate) fn is_packet(&self) -> bool {
+    #[inline]
+    pub fn is_packet(&self) -> bool {
         self.0[0] & first::ROLE == first::PACKET && self.due() == 0
     }
 
     #[inline(always)]
-    pub(crate) fn operation(&self) -> Operation {
+    pub fn operation(&self) -> Operation {
         // The code was checked before.
         operation_from_code(self.code() >> 4).unwrap_or(Operation::Connected)
     }
 
-    pub(crate) fn header(&self) -> RequestHeader {
+    #[inline]
+    pub fn header(&self) -> RequestHeader {
         let operation = self.operation();
         let is_rdma = matches!(operation, Operation::RdmaRead | Operation::RdmaWrite);
         RequestHeader {
@@ -319,7 +329,7 @@ impl Record {
 
     /// As [`Record::header`], for a record that [contains a message](Record::is_message).
     #[inline(always)]
-    pub(crate) fn message_header(&self) -> RequestHeader {
+    pub fn message_header(&self) -> RequestHeader {
         let [_, peers, numbers, ..] = self.0;
         RequestHeader {
             operation: Operation::Send,
@@ -336,54 +346,55 @@ impl Record {
 
     /// The number of the request in its queue pair.
     #[inline(always)]
-    pub(crate) fn sequence(&self) -> u32 {
+    pub fn sequence(&self) -> u32 {
         self.0[2] as u32
     }
 
     /// Bytes of data of the whole request.
     #[inline(always)]
-    pub(crate) fn request_length(&self) -> u32 {
+    pub fn request_length(&self) -> u32 {
         upper(self.0[4])
     }
 
     /// Whether the network model makes this attempt fail with "receiver not ready".
     #[inline(always)]
-    pub(crate) fn is_rnr(&self) -> bool {
+    pub fn is_rnr(&self) -> bool {
         self.0[0] & first::NOT_READY != 0
     }
 
     /// Whether the payload ends the request's data.
     #[inline(always)]
-    pub(crate) fn is_last(&self) -> bool {
+    pub fn is_last(&self) -> bool {
         self.0[0] & first::LAST != 0
     }
 
     /// The path that the request takes through the network.
-    pub(crate) fn path(&self) -> u16 {
+    #[inline]
+    pub fn path(&self) -> u16 {
         (self.0[0] >> first::PATH) as u16
     }
 
     /// Delivery time in nanoseconds of `CLOCK_MONOTONIC`; 0 for immediately.
     #[inline(always)]
-    pub(crate) fn due(&self) -> u64 {
+    pub fn due(&self) -> u64 {
         self.0[5]
     }
 
     /// Offset of the payload in the request's data.
     #[inline(always)]
-    pub(crate) fn offset(&self) -> u32 {
+    pub fn offset(&self) -> u32 {
         self.0[6] as u32
     }
 
     /// Bytes of payload.
     #[inline(always)]
-    pub(crate) fn payload(&self) -> u32 {
+    pub fn payload(&self) -> u32 {
         upper(self.0[6])
     }
 
     /// Length of the record in bytes.
     #[inline(always)]
-    pub(crate) fn length(&self) -> usize {
+    pub fn length(&self) -> usize {
         self.0[0] as u32 as usize
     }
 
@@ -399,7 +410,7 @@ impl Record {
 
     /// The header after the commit word.
     #[inline(always)]
-    pub(crate) fn fields(&self) -> Fields {
+    pub fn fields(&self) -> Fields {
         // The layout is little-endian, independent of the processor.
         self.0.map(u64::to_le)
     }
@@ -408,7 +419,7 @@ impl Record {
     /// payload; it has a remote range if and only if it is RDMA; the part lies within the request's
     /// data.
     #[inline(always)]
-    pub(crate) fn from_fields(fields: &Fields) -> Result<Record, BadRecord> {
+    pub fn from_fields(fields: &Fields) -> Result<Record, BadRecord> {
         let record = Record(fields.map(u64::from_le));
         let is_plain = record.0[0] & first::COMMON_ROLE == first::MESSAGE;
         let is_whole = record.0[6] == pair(0, record.request_length());
@@ -454,12 +465,12 @@ impl Record {
 }
 
 /// Most pieces of initiator memory in a direct RDMA record.
-pub(crate) const MAX_SEGMENTS: usize = 4;
+pub const MAX_SEGMENTS: usize = 4;
 /// Bytes of one piece in the list: address 8, length 4, zero 4.
-pub(crate) const SEGMENT: usize = 16;
+pub const SEGMENT: usize = 16;
 
 /// The payload of a direct RDMA record: a buffer and its used length.
-pub(crate) fn segments_to_bytes(segments: &[HostSegment]) -> ([u8; MAX_SEGMENTS * SEGMENT], usize) {
+pub fn segments_to_bytes(segments: &[HostSegment]) -> ([u8; MAX_SEGMENTS * SEGMENT], usize) {
     let mut bytes = [0; MAX_SEGMENTS * SEGMENT];
     for (segment, bytes) in segments.iter().zip(bytes.chunks_exact_mut(SEGMENT)) {
         bytes[..8].copy_from_slice(&segment.address.to_le_bytes());
@@ -469,7 +480,7 @@ pub(crate) fn segments_to_bytes(segments: &[HostSegment]) -> ([u8; MAX_SEGMENTS 
 }
 
 /// The inverse of [`segments_to_bytes`]. The pieces must add up to `total` bytes.
-pub(crate) fn segments_from_bytes(
+pub fn segments_from_bytes(
     bytes: &[u8],
     total: u32,
 ) -> Result<([HostSegment; MAX_SEGMENTS], usize), BadRecord> {
@@ -503,7 +514,7 @@ pub(crate) fn segments_from_bytes(
 
 /// The receiver's answer to a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Answer {
+pub enum Answer {
     Status(Status),
     /// The target cannot access the initiator's memory. The initiator must repeat the request with
     /// its data in the rings.
@@ -527,7 +538,7 @@ impl Answer {
 
     /// A code below 0x40.
     #[inline]
-    pub(crate) fn to_code(self) -> u8 {
+    pub fn to_code(self) -> u8 {
         match self {
             Answer::Status(status) => status.code(),
             Answer::UseRings => Self::USE_RINGS,
@@ -539,7 +550,7 @@ impl Answer {
 
     /// The inverse; unknown codes are a bad status of the remote side.
     #[inline(always)]
-    pub(crate) fn from_code(code: u8) -> Answer {
+    pub fn from_code(code: u8) -> Answer {
         match code == Status::Ok.code() {
             true => Answer::Status(Status::Ok),
             false => Answer::from_other_code(code),
@@ -558,7 +569,7 @@ impl Answer {
     }
 }
 
-#[cfg(test)]
+#[cfg(all(test, not(loom)))]
 pub(crate) mod tests {
     use super::*;
     use proptest::prelude::*;

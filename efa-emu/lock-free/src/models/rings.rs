@@ -1,19 +1,16 @@
 //! A ring from a sender to a receiver, and the claim of an initiator's memory.
 
-use std::sync::Arc as StdArc;
-
 use efa_core::address::{Qkey, Qpn};
 use efa_core::nic::Status;
 use loom::sync::Arc;
 use loom::thread;
 
-use super::claim;
-use super::record::{Answer, Record, RecordKind};
-use super::ring::{Consumer, Producer};
-use super::segment::Segment;
-use crate::process::shared::SharedMemory;
+use crate::claim;
+use crate::record::{Answer, Record, RecordKind};
+use crate::ring::{Consumer, Producer};
 use crate::sync::UnsafeCell;
 use crate::sync::atomic::AtomicU64;
+use crate::test_ring::{PollingReceiver, TestMemory};
 use efa_device_model::link::{Operation, RequestHeader};
 
 fn record(length: u32, sequence: u32) -> Record {
@@ -33,7 +30,7 @@ fn record(length: u32, sequence: u32) -> Record {
 
 /// The sender, with the state of its records.
 struct Sender {
-    producer: Producer<usize>,
+    producer: Producer<usize, TestMemory, PollingReceiver>,
     answered: Vec<bool>,
 }
 
@@ -44,7 +41,7 @@ impl Sender {
         let pushed = self
             .producer
             .push(&record(1, number as u32), number, |memory, at| {
-                memory.put(at, number as u8)
+                memory.write(at, &[number as u8])
             });
         if pushed.is_ok() {
             self.answered.push(false);
@@ -63,7 +60,7 @@ impl Sender {
 
 /// The receiver, and the number of records that it took.
 struct Receiver {
-    consumer: Consumer,
+    consumer: Consumer<TestMemory>,
     taken: u32,
 }
 
@@ -76,7 +73,9 @@ impl Receiver {
         assert_eq!(incoming.record.sequence(), self.taken);
         let payload = incoming.payload();
         let (memory, at) = self.consumer.payload(payload, 0, 1).expect("a byte");
-        assert_eq!(memory.look(at), self.taken as u8);
+        let mut byte = [0];
+        memory.read(at, &mut byte);
+        assert_eq!(byte, [self.taken as u8]);
         self.consumer
             .answer(&incoming, Answer::Status(Status::RemoteRnr));
         self.taken += 1;
@@ -87,14 +86,14 @@ impl Receiver {
 /// which determines where in the ring the others reach its end. `ahead` records are in the ring
 /// when sender and receiver start to run concurrently. Each record arrives once, whole and in
 /// order, and is answered once.
-pub fn records_arrive_whole_and_are_answered(lines: usize, first: u32, ahead: u32) {
-    let memory = SharedMemory::of_lines(lines);
+pub(super) fn records_arrive_whole_and_are_answered(lines: usize, first: u32, ahead: u32) {
+    let memory = TestMemory::of_lines(lines);
     let mut receiver = Receiver {
         consumer: Consumer::new(memory.clone()),
         taken: 0,
     };
     let mut sender = Sender {
-        producer: Producer::new(StdArc::new(Segment), 0, memory),
+        producer: Producer::new(PollingReceiver::default(), memory),
         answered: Vec::new(),
     };
     for _ in 0..first {
@@ -140,7 +139,7 @@ impl Shared {
 
 /// The target copies in two parts while the initiator takes its memory back: no copy overlaps the
 /// initiator's later use of the memory.
-pub fn memory_that_was_taken_back_is_quiet() {
+pub(super) fn memory_that_was_taken_back_is_quiet() {
     let shared = Arc::new(Shared {
         word: AtomicU64::new(7 << 32),
         memory: UnsafeCell::new(0),
@@ -163,7 +162,7 @@ pub fn memory_that_was_taken_back_is_quiet() {
 }
 
 /// The initiator takes its memory back, uses it, and opens it to the target again.
-pub fn memory_that_was_reopened_is_the_targets_again() {
+pub(super) fn memory_that_was_reopened_is_the_targets_again() {
     let shared = Arc::new(Shared {
         word: AtomicU64::new(7 << 32),
         memory: UnsafeCell::new(0),

@@ -3,32 +3,32 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use crate::ffi::interrupted::Locking;
 use crate::spin::SpinCell;
+use crate::spin::test_thread::Thread;
 
 /// Calls of two threads change the value one after the other.
-pub fn calls_take_turns() {
+pub(super) fn calls_take_turns() {
     let cell = Arc::new(SpinCell::new(0));
     let other = Arc::clone(&cell);
-    let thread = thread::spawn(move || *other.lock(&Locking::new()) += 1);
-    *cell.lock(&Locking::new()) += 1;
+    let thread = thread::spawn(move || *other.lock(&Thread) += 1);
+    *cell.lock(&Thread) += 1;
     thread.join().expect("it does not panic");
-    assert_eq!(*cell.lock(&Locking::new()), 2);
+    assert_eq!(*cell.lock(&Thread), 2);
 }
 
 /// A session of two calls that reads the value in between; the other thread comes before or after
 /// both.
-pub fn a_session_keeps_others_out() {
+pub(super) fn a_session_keeps_others_out() {
     let cell = Arc::new(SpinCell::new((0, 0)));
     let other = Arc::clone(&cell);
     let thread = thread::spawn(move || {
-        let locking = Locking::new();
+        let locking = Thread;
         let mut value = other.lock(&locking);
         assert_eq!(value.0, value.1, "in the middle of a session");
         value.0 += 1;
         value.1 += 1;
     });
-    let locking = Locking::new();
+    let locking = Thread;
     let mut first = cell.lock(&locking);
     first.0 += 1;
     first.hold();
@@ -44,11 +44,11 @@ pub fn a_session_keeps_others_out() {
 
 /// A change during a session: a change by the owner does not end the session, a change by another
 /// thread waits for its end.
-pub fn only_the_owner_gets_in_beside_a_session() {
+pub(super) fn only_the_owner_gets_in_beside_a_session() {
     let cell = Arc::new(SpinCell::new((0, 0)));
     let other = Arc::clone(&cell);
     let thread = thread::spawn(move || {
-        let locking = Locking::new();
+        let locking = Thread;
         let mut value = other.lock_beside_session(&locking, false);
         assert_eq!(
             value.0, value.1,
@@ -57,7 +57,7 @@ pub fn only_the_owner_gets_in_beside_a_session() {
         value.0 += 1;
         value.1 += 1;
     });
-    let locking = Locking::new();
+    let locking = Thread;
     let mut first = cell.lock(&locking);
     first.0 += 1;
     first.hold();
@@ -68,14 +68,14 @@ pub fn only_the_owner_gets_in_beside_a_session() {
 }
 
 /// The owner of an earlier session cannot make a change during another thread's session.
-pub fn an_earlier_session_makes_no_owner() {
+pub(super) fn an_earlier_session_makes_no_owner() {
     let cell = Arc::new(SpinCell::new((0, 0)));
-    let locking = Locking::new();
+    let locking = Thread;
     cell.lock(&locking).hold();
     cell.resume(&locking).expect("its own session").end();
     let other = Arc::clone(&cell);
     let thread = thread::spawn(move || {
-        let locking = Locking::new();
+        let locking = Thread;
         let mut first = other.lock(&locking);
         first.0 += 1;
         first.hold();

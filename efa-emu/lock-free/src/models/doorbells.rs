@@ -4,7 +4,7 @@
 use loom::sync::Arc;
 use loom::thread;
 
-use super::doorbell;
+use crate::doorbell;
 use crate::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 /// The part of a slot that sender and owner share.
@@ -127,7 +127,7 @@ impl Owner {
 
 /// Each sender sends its number of records, and the owner sleeps whenever it finds none. It gets
 /// all records, or the model finds that no thread is left to wake it.
-pub fn no_record_is_left_while_the_owner_sleeps(records: &[u32]) {
+pub(super) fn no_record_is_left_while_the_owner_sleeps(records: &[u32]) {
     let shared = Arc::new(Shared::new());
     let senders: Vec<_> = records
         .iter()
@@ -157,7 +157,7 @@ pub fn no_record_is_left_while_the_owner_sleeps(records: &[u32]) {
 }
 
 /// The owner's own process stops its thread, asleep or not.
-pub fn a_sleeping_owner_is_stopped() {
+pub(super) fn a_sleeping_owner_is_stopped() {
     let shared = Arc::new(Shared::new());
     let stopper = Arc::clone(&shared);
     let thread = thread::spawn(move || {
