@@ -3,7 +3,7 @@
 use std::fs::OpenOptions;
 use std::io::{BufRead, BufReader, Read, Write};
 use std::path::{Path, PathBuf};
-use std::process::{Child, ChildStdin, Command, ExitStatus, Stdio};
+use std::process::{ChildStdin, Command, ExitStatus, Stdio};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
 use std::thread;
 use std::time::{Duration, Instant};
@@ -11,6 +11,7 @@ use std::time::{Duration, Instant};
 use super::bench::Bench;
 use super::not_measured::{NotMeasured, failed};
 use efa_commands::ports::{is_listened_on, is_listened_on_beside};
+use efa_commands::process_group::{ProcessGroup, ends_within};
 use efa_play::drive::{LONGEST_ANSWER, Line};
 use efa_play::player::hosted::HostedEvent;
 use efa_play::player::{HostDevice, contain};
@@ -53,7 +54,7 @@ pub struct Running<'a> {
     bench: &'a Bench<'a>,
     /// The host and the command, for messages.
     what: String,
-    child: Child,
+    group: ProcessGroup,
     stdout: Output,
     stderr: Output,
     readers: Vec<thread::JoinHandle<()>>,
@@ -145,7 +146,7 @@ impl<'a> Running<'a> {
         command: Command,
     ) -> Result<Self, NotMeasured> {
         let mut running = Self::spawn(bench, what, command, Stdio::null())?;
-        let output = running.child.stdout.take();
+        let output = running.group.leader.stdout.take();
         running
             .readers
             .extend(output.map(|pipe| running.stdout.follow(pipe)));
@@ -163,12 +164,12 @@ impl<'a> Running<'a> {
         capture: PathBuf,
     ) -> Result<Self, NotMeasured> {
         let mut running = Self::spawn(bench, what, command, Stdio::piped())?;
-        running.wanted = running.child.stdin.take();
+        running.wanted = running.group.leader.stdin.take();
         let hearing = HostedOutput {
             host: place.host.clone(),
             heard: Arc::default(),
         };
-        if let Some(pipe) = running.child.stdout.take() {
+        if let Some(pipe) = running.group.leader.stdout.take() {
             let outputs = [&running.stdout, &running.stderr];
             running.readers.push(hearing.follow(pipe, outputs, capture));
         }
@@ -184,16 +185,15 @@ impl<'a> Running<'a> {
     ) -> Result<Self, NotMeasured> {
         command.stdin(input);
         contain(&mut command);
-        let mut child = command
-            .spawn()
+        let mut group = ProcessGroup::start(&mut command)
             .map_err(|error| failed!("cannot start {what}: {error}"))?;
         let (stdout, stderr) = (Output::default(), Output::default());
         let mut readers = Vec::new();
-        readers.extend(child.stderr.take().map(|pipe| stderr.follow(pipe)));
+        readers.extend(group.leader.stderr.take().map(|pipe| stderr.follow(pipe)));
         Ok(Running {
             bench,
             what,
-            child,
+            group,
             stdout,
             stderr,
             readers,
@@ -204,7 +204,7 @@ impl<'a> Running<'a> {
 
     /// The process's id.
     pub fn id(&self) -> u32 {
-        self.child.id()
+        self.group.leader.id()
     }
 
     /// Its standard output so far.
@@ -249,7 +249,7 @@ impl<'a> Running<'a> {
             if is_met() {
                 return Ok(());
             }
-            if let Ok(Some(status)) = self.child.try_wait() {
+            if let Ok(Some(status)) = self.group.leader.try_wait() {
                 // Its last output may not be read yet: it may contain the text, or the reason for
                 // its absence.
                 self.drain();
@@ -319,7 +319,7 @@ impl<'a> Running<'a> {
         mut self,
         permits: impl Fn(ExitStatus) -> bool,
     ) -> Result<Finished, NotMeasured> {
-        match self.wait_until(Instant::now() + self.bench.left()) {
+        match self.ends_within(self.bench.left()) {
             Some(status) if permits(status) => Ok(self.finished(status)),
             Some(status) => {
                 self.drain();
@@ -340,27 +340,17 @@ impl<'a> Running<'a> {
 
     /// Waits at most `time` for its exit.
     pub fn ends_within(&mut self, time: Duration) -> Option<ExitStatus> {
-        self.wait_until(Instant::now() + time.min(self.bench.left()))
+        ends_within(&mut self.group.leader, time.min(self.bench.left()))
     }
 
     /// Sends SIGTERM to it and to its children.
     pub fn terminate(&self) {
-        self.signal(libc::SIGTERM);
+        self.group.signal(libc::SIGTERM);
     }
 
     /// Sends SIGKILL to it and to its children.
     pub(crate) fn kill(&self) {
-        self.signal(libc::SIGKILL);
-    }
-
-    fn wait_until(&mut self, deadline: Instant) -> Option<ExitStatus> {
-        loop {
-            match self.child.try_wait() {
-                Ok(Some(status)) => return Some(status),
-                Ok(None) if Instant::now() < deadline => thread::sleep(TICK),
-                Ok(None) | Err(_) => return None,
-            }
-        }
+        self.group.signal(libc::SIGKILL);
     }
 
     fn finished(&mut self, status: ExitStatus) -> Finished {
@@ -417,30 +407,21 @@ impl<'a> Running<'a> {
         }
         text
     }
-
-    fn signal(&self, signal: libc::c_int) {
-        if let Ok(group) = libc::pid_t::try_from(self.child.id()) {
-            // SAFETY: sends a signal, accesses no memory. The id belongs to the group while the
-            // group has members, and this is called directly after its first process has exited.
-            unsafe { libc::kill(-group, signal) };
-        }
-    }
 }
 
 impl Drop for Running<'_> {
     fn drop(&mut self) {
         // A program on another host is killed by that host.
         if self.wanted.take().is_some() {
-            self.wait_until(Instant::now() + GRACE + GRACE);
+            ends_within(&mut self.group.leader, GRACE + GRACE);
         }
         // `efa-emu run` forwards the signal and cleans up. Processes that survive SIGTERM are
         // killed.
-        if self.wait_until(Instant::now()).is_none() {
-            self.signal(libc::SIGTERM);
-            self.wait_until(Instant::now() + GRACE);
+        if ends_within(&mut self.group.leader, Duration::ZERO).is_none() {
+            self.group.signal(libc::SIGTERM);
+            ends_within(&mut self.group.leader, GRACE);
         }
-        self.signal(libc::SIGKILL);
-        let _ = self.child.wait();
+        self.group.kill();
     }
 }
 
