@@ -33,6 +33,7 @@ local ARRAYS = {
 local UDP_PORT = 61344
 local MAGIC = "EF"
 local HEADER_VERSION = 1
+local FIRST_TAPPED = 2147483648
 local HEADER_LENGTH = 32
 local RDMA_HEADER_LENGTH = 56
 local OPCODES = {
@@ -449,17 +450,21 @@ local PACKETS = {
     [147] = { name = "RUNTREAD_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, read = true, unsent = true, starts = "Runting read write", excludes = { 2, 3, 5, 13 }, 1, 35, 33, 4, 41, 8, 44, 36, 27, 28, 29, 30, 31, 42, 10 },
 }
 -- RC_OPCODES: {name, bytes of the headers; reth, aeth: where these are; begins, ends: a
--- message; whole: it is one; response; ends_read: the last data of a read}. TMH, RVH: {name, kind
--- of ProtoField, description, base; at = offset, bytes}
+-- message; whole: it is one; response; ends_read: the last data of a read}. MESSAGE_HEADERS: their
+-- bytes, by the operation of those that have headers. BTH and so on: {name, kind of ProtoField,
+-- description, base; at = offset, bytes}
 local TAG_MATCHING = {
     ROCE_PORT = 4791,
     SEQUENCE_BITS = 24,
     SHORTEST_MTU = 256,
     READ_REQUEST = 12,
     ACKNOWLEDGE = 17,
+    NOT_READY = 32,
+    ACCESS_REFUSED = 98,
+    PADDING_MASK = 3,
+    PADDING_SHIFT = 4,
     BTH_LENGTH = 12,
     TMH_LENGTH = 16,
-    RVH_LENGTH = 16,
     RC_OPCODES = {
         [0] = { "SEND_FIRST", 12, begins = true },
         [1] = { "SEND_MIDDLE", 12 },
@@ -488,6 +493,27 @@ local TAG_MATCHING = {
         [1] = "RENDEZVOUS",
         [2] = "FINISH",
         [3] = "EAGER",
+    },
+    MESSAGE_HEADERS = {
+        [1] = 32,
+        [2] = 32,
+        [3] = 16,
+    },
+    BTH = {
+        { "bth.opcode", "uint8", "what the packet is", base.DEC, at = 0, bytes = 1 },
+        { "bth.flags", "uint8", "solicited 7, migrated 6, bytes of padding 5:4, version 3:0", base.HEX, at = 1, bytes = 1 },
+        { "bth.partition", "uint16", "the partition", base.HEX, at = 2, bytes = 2 },
+        { "bth.destination", "uint32", "the receiver's queue pair, in the lower 24 bits", base.DEC, at = 4, bytes = 4 },
+        { "bth.sequence", "uint32", "an acknowledgement is wanted 31, number of the packet 23:0", base.HEX, at = 8, bytes = 4 },
+    },
+    RETH = {
+        { "reth.address", "uint64", "first byte of the responder's memory", base.HEX, at = 0, bytes = 8 },
+        { "reth.key", "uint32", "key of that memory", base.HEX, at = 8, bytes = 4 },
+        { "reth.length", "uint32", "bytes of the whole operation", base.DEC, at = 12, bytes = 4 },
+    },
+    AETH = {
+        { "aeth.syndrome", "uint8", "how it went", base.HEX, at = 0, bytes = 1 },
+        { "aeth.messages", "uint24", "messages that the responder has completed", base.DEC, at = 1, bytes = 3 },
     },
     TMH = {
         { "tmh.operation", "uint8", "0 no tag, 1 request of a rendezvous, 2 its end, 3 eager", base.DEC, at = 0, bytes = 1 },
@@ -596,10 +622,7 @@ for name, label in pairs(GROUPS) do
     rdm_field("none", name, label)
 end
 
-local FLAG_NAMES = {
-    req = REQ_FLAGS, cts = CTS_FLAGS, handshake = HANDSHAKE_FLAGS, universal = UNIVERSAL_FLAGS,
-}
-for _, names in pairs(FLAG_NAMES) do
+for _, names in ipairs({ REQ_FLAGS, CTS_FLAGS, HANDSHAKE_FLAGS, UNIVERSAL_FLAGS }) do
     for bit, name in pairs(names) do
         if not F["flags." .. name] then
             rdm_field("bool", "flags." .. name, label_of(name), 16, nil, 2 ^ bit)
@@ -1174,9 +1197,6 @@ local REORDER_WINDOW = 16384
 local MOST_KEPT_BYTES = 128 * 1024 * 1024
 
 local P2P_RECEIVED, P2P_SENT = 1, 0
-
--- The first number of arrived requests in a tap.
-local FIRST_TAPPED = 2 ^ 31
 
 local state
 
@@ -2109,7 +2129,7 @@ do
     local function follow_atomic(c, me, you, p, frame, now)
         local transfer = begin(c, me, p, frame, now, iov_total(p.rma_iov, "rma_iov"))
         put_in_order(me, transfer, p, frame, c.from_start)
-        if p.code == TYPE.WRITE_RTA then
+        if not transfer.awaits_answer and not transfer.dc then
             finish(transfer, frame, now)
         end
     end
@@ -2564,7 +2584,7 @@ local function follow_frame(context, h, tvb)
     count(name, h.data_length)
     me.packets, me.bytes = me.packets + 1, me.bytes + h.data_length
     state.negotiated_of[frame] = me.negotiated
-    if name == "RESPONSE" or name == "RDMA_READ_RESPONSE" then
+    if IS_ANSWER[h.opcode] then
         local request = you.requests[sequence]
         if request then
             state.request_of[frame] = request
@@ -3331,7 +3351,9 @@ local function tag_matching()
 local ROCE_PORT, BTH_LENGTH, RC_OPCODES = TAG_MATCHING.ROCE_PORT, TAG_MATCHING.BTH_LENGTH, TAG_MATCHING.RC_OPCODES
 local SEQUENCE_BITS, SHORTEST_MTU = TAG_MATCHING.SEQUENCE_BITS, TAG_MATCHING.SHORTEST_MTU
 local READ_REQUEST, ACKNOWLEDGE = TAG_MATCHING.READ_REQUEST, TAG_MATCHING.ACKNOWLEDGE
-local TMH_LENGTH, RVH_LENGTH = TAG_MATCHING.TMH_LENGTH, TAG_MATCHING.RVH_LENGTH
+local NOT_READY, ACCESS_REFUSED = TAG_MATCHING.NOT_READY, TAG_MATCHING.ACCESS_REFUSED
+local PADDING_MASK, PADDING_SHIFT = TAG_MATCHING.PADDING_MASK, TAG_MATCHING.PADDING_SHIFT
+local TMH_LENGTH, MESSAGE_HEADERS = TAG_MATCHING.TMH_LENGTH, TAG_MATCHING.MESSAGE_HEADERS
 local TMH, RVH, OPERATIONS = TAG_MATCHING.TMH, TAG_MATCHING.RVH, TAG_MATCHING.OPERATIONS
 
 local efa_tm = Proto("efa_tm", "Hardware Tag Matching")
@@ -3353,11 +3375,10 @@ TM.finish_in = ProtoField.framenum("efa_tm.finish_in", "Finished in", base.NONE,
 efa_tm.fields = values(TM)
 
 local by_operation = by_name(OPERATIONS)
-local RENDEZVOUS, FINISH, EAGER = by_operation.RENDEZVOUS, by_operation.FINISH, by_operation.EAGER
+local RENDEZVOUS = by_operation.RENDEZVOUS
 -- Packet numbers further away belong to another life of the queue pair.
 local FAR = 2 ^ 15
 local MOST_ENDS, MOST_REQUESTS, MOST_READS, LONGEST_READ = 64, 1024, 1024, 2 ^ 22
-local ACCESS_REFUSED = 0x62
 
 local tagged -- the state of the capture
 local function reset()
@@ -3453,8 +3474,23 @@ end
 
 -- ---- Reading packets ----
 
-local function number_of(raw, at, width)
-    return (Struct.unpack(">" .. STRUCT_CODES[width], raw, at + 1))
+local FIELD_OF = {} -- by name
+for _, fields in ipairs({ TAG_MATCHING.BTH, TAG_MATCHING.RETH, TAG_MATCHING.AETH, TMH, RVH }) do
+    for _, field in ipairs(fields) do
+        FIELD_OF[field[1]] = field
+    end
+end
+
+-- A field of a header that begins at `head`.
+local function number_of(raw, head, name)
+    local field = FIELD_OF[name]
+    return (Struct.unpack(">I" .. field.bytes, raw, head + field.at + 1))
+end
+
+-- The upper and the lower half of a field of 64 bits, which a number in Lua does not hold.
+local function halves_of(raw, head, name)
+    local high, low = Struct.unpack(">I4I4", raw, head + FIELD_OF[name].at + 1)
+    return high, low
 end
 
 -- The headers of a packet. If they cannot be read: nil, and whether they are truncated.
@@ -3471,34 +3507,29 @@ local function read_transport(tvb)
     if not known then
         return nil, false
     end
-    local padding = floor(raw:byte(2) / 16) % 4
+    local padding = floor(number_of(raw, 0, "bth.flags") / 2 ^ PADDING_SHIFT) % (PADDING_MASK + 1)
     local payload = reported - head - padding
     if payload < 0 then
         return nil, there < reported
     end
     local t = {
         opcode = opcode, known = known, raw = raw, head = head,
-        qpn = number_of(raw, 4, 4) % 2 ^ 24, psn = number_of(raw, 8, 4) % 2 ^ SEQUENCE_BITS,
+        qpn = number_of(raw, 0, "bth.destination") % 2 ^ SEQUENCE_BITS,
+        psn = number_of(raw, 0, "bth.sequence") % 2 ^ SEQUENCE_BITS,
         payload = payload, there = math.min(there - head, payload),
     }
     if known.aeth then
-        local aeth = number_of(raw, known.aeth, 4)
-        t.syndrome, t.messages = floor(aeth / 2 ^ 24), aeth % 2 ^ 24
+        t.syndrome = number_of(raw, known.aeth, "aeth.syndrome")
+        t.messages = number_of(raw, known.aeth, "aeth.messages")
     end
     if known.reth and opcode == READ_REQUEST then
         t.read = {
-            high = number_of(raw, known.reth, 4), low = number_of(raw, known.reth + 4, 4),
-            key = number_of(raw, known.reth + 8, 4), length = number_of(raw, known.reth + 12, 4),
+            key = number_of(raw, known.reth, "reth.key"),
+            length = number_of(raw, known.reth, "reth.length"),
         }
+        t.read.high, t.read.low = halves_of(raw, known.reth, "reth.address")
     end
     return t
-end
-
-local function headers_of(operation)
-    if operation == RENDEZVOUS or operation == FINISH then
-        return TMH_LENGTH + RVH_LENGTH
-    end
-    return operation == EAGER and TMH_LENGTH or 1
 end
 
 -- A message with a tag: {operation, kind = short, unknown, other, or rendezvous and finish with
@@ -3509,22 +3540,23 @@ local function read_message(t)
     if not operation then
         return { kind = t.payload == 0 and "other" or nil }
     end
-    local needs = headers_of(operation)
+    local needs = MESSAGE_HEADERS[operation] or 1
     if t.there < math.min(needs, t.payload) then
         return { operation = operation }
     end
     local m = { operation = operation, kind = "other", needs = needs }
     if t.known.whole and t.payload < needs then
         m.kind = "short"
-    elseif operation > EAGER then
+    elseif not OPERATIONS[operation] then
         m.kind = "unknown"
-    elseif raw:sub(at + 2, at + 4) == "\0\0\0" then
-        m.has_header = needs >= TMH_LENGTH
+    elseif MESSAGE_HEADERS[operation] and t.there >= needs and number_of(raw, at, "tmh.reserved") == 0 then
+        m.has_header = true
         if needs > TMH_LENGTH then
+            local rvh = at + TMH_LENGTH
             m.kind = operation == RENDEZVOUS and "rendezvous" or "finish"
-            m.tag, m.rvh = raw:sub(at + 5, at + 16), raw:sub(at + 17, at + 32)
-            m.high, m.low = number_of(raw, at + 16, 4), number_of(raw, at + 20, 4)
-            m.key, m.length = number_of(raw, at + 24, 4), number_of(raw, at + 28, 4)
+            m.tag, m.rvh = raw:sub(at + FIELD_OF["tmh.data"].at + 1, rvh), raw:sub(rvh + 1, at + needs)
+            m.high, m.low = halves_of(raw, rvh, "rvh.address")
+            m.key, m.length = number_of(raw, rvh, "rvh.key"), number_of(raw, rvh, "rvh.length")
         end
     end
     return m
@@ -3602,7 +3634,7 @@ end
 local function follow_answer(p, t)
     local connection = connection_of(p.view, p.way)
     local is_acknowledge = t.opcode == ACKNOWLEDGE
-    if is_acknowledge and t.syndrome < 32 then
+    if is_acknowledge and t.syndrome < NOT_READY then
         acknowledge(connection, t.psn, t.messages)
         local unread = connection.unread
         connection.unread = {}
@@ -3942,7 +3974,8 @@ function efa_tm.dissector(tvb, pinfo, tree)
     local item = m.has_header and tree:add(efa_tm, tvb(t.head, m.needs)) or tree:add(efa_tm)
     if m.has_header then
         local name = OPERATIONS[m.operation]
-        local tag = "0x" .. tvb(t.head + 8, 8):uint64():tohex():gsub("^0+(%x)", "%1")
+        local at = t.head + FIELD_OF["tmh.tag"].at
+        local tag = "0x" .. tvb(at, 8):uint64():tohex():gsub("^0+(%x)", "%1")
         item:append_text(format(", %s tag=%s", name, tag))
         local connection, request = tagged.connections[frame], step and step.request
         local is_tagged = connection and connection.is_tagged or request and (request.finish or request.reads[1])

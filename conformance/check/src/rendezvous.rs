@@ -25,9 +25,6 @@ const MOST_READS: usize = 1024;
 /// A read never has more packets than this.
 const LONGEST_READ: u32 = 1 << 22;
 
-/// The code of a negative acknowledgement that refuses access to memory.
-const ACCESS_REFUSED: u8 = 0b011_00010;
-
 /// A packet, as described in findings.
 #[derive(Clone, Debug)]
 pub(crate) struct PacketSummary {
@@ -269,7 +266,7 @@ impl PacketContext<'_> {
         let syndrome = transport.aeth.map(|aeth: Aeth| aeth.syndrome);
         if opcode == RcOpcode::Acknowledge
             && let Some(aeth) = transport.aeth
-            && aeth.syndrome >> 5 == 0
+            && aeth.syndrome < Aeth::NOT_READY
         {
             let [a, b, c] = aeth.messages;
             let messages = u32::from_be_bytes([0, a, b, c]);
@@ -277,7 +274,7 @@ impl PacketContext<'_> {
             Acknowledged::take(known, psn, messages);
             return self.confirm_unread();
         }
-        let is_refused = opcode == RcOpcode::Acknowledge && syndrome == Some(ACCESS_REFUSED);
+        let is_refused = opcode == RcOpcode::Acknowledge && syndrome == Some(Aeth::ACCESS_REFUSED);
         if opcode == RcOpcode::Acknowledge && !is_refused {
             return;
         }
@@ -477,7 +474,7 @@ impl PacketContext<'_> {
 
     fn message(&mut self, transport: &Transport<'_>) {
         let first = transport.payload.first();
-        let headers = first.map_or(1, |operation| headers_of(*operation));
+        let headers = first.map_or(1, |operation| Tmh::headers_length(*operation));
         if transport.payload.len() < headers.min(transport.payload_length) {
             return self.connection().stream.tear();
         }
@@ -698,7 +695,7 @@ impl Message {
         let Some(&operation) = transport.payload.first() else {
             return Message::Other;
         };
-        let needs = headers_of(operation);
+        let needs = Tmh::headers_length(operation);
         if transport.opcode.is_whole_message() && transport.payload_length < needs {
             return Message::Short { operation };
         }
@@ -714,14 +711,5 @@ impl Message {
 
     fn has_rendezvous(&self) -> bool {
         matches!(self, Message::Rendezvous { .. } | Message::Finish { .. })
-    }
-}
-
-/// Length of the headers of a message.
-fn headers_of(operation: u8) -> usize {
-    match operation {
-        Tmh::RENDEZVOUS | Tmh::FINISH => Tmh::LENGTH + Rvh::LENGTH,
-        Tmh::EAGER => Tmh::LENGTH,
-        _ => 1,
     }
 }

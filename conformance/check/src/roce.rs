@@ -6,10 +6,12 @@ use std::time::Duration;
 use efa_capture::Direction;
 use efa_wire::address::Gid;
 use efa_wire::infiniband::{
-    Aeth, Bth, HEADERS, HeaderField, PADDING, RcHeader, RcOpcode, Reth, SEQUENCE_BITS, headers_of,
+    Aeth, Bth, HEADERS, HeaderField, PADDING, RcHeader, RcOpcode, Reth, headers_of,
 };
 use serde::ser::SerializeMap as _;
 use serde::{Serialize, Serializer};
+
+use crate::stream::LOW;
 
 /// A packet of a reliable connection, as captured.
 #[derive(Clone, PartialEq, Eq, Debug)]
@@ -106,7 +108,6 @@ impl ConnectedPacket {
         let padding = usize::from(bth.flags >> shift & mask);
         let payload_length = self.length.checked_sub(at + padding)?;
         let payload = &self.packet[at..];
-        const LOW: u32 = (1 << SEQUENCE_BITS) - 1;
         Some(Transport {
             opcode,
             destination: bth.destination.get() & LOW,

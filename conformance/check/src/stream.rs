@@ -13,8 +13,8 @@ const WINDOW: i32 = 1 << 15;
 /// of messages.
 const MOST_ENDS: usize = 64;
 
-/// Mask of packet numbers.
-const LOW: u32 = (1 << SEQUENCE_BITS) - 1;
+/// Mask of packet numbers, and of the numbers of queue pairs in packets.
+pub(crate) const LOW: u32 = (1 << SEQUENCE_BITS) - 1;
 
 /// The distance of `to` from `from`.
 pub(crate) fn distance(from: u32, to: u32) -> i32 {

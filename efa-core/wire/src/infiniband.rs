@@ -286,6 +286,14 @@ impl RcOpcode {
     }
 }
 
+impl Aeth {
+    /// Lower syndromes acknowledge; with these the responder was not ready.
+    pub const NOT_READY: u8 = 0b001_00000;
+
+    /// The syndrome of a responder that refuses access to its memory.
+    pub const ACCESS_REFUSED: u8 = 0b011_00010;
+}
+
 impl Tmh {
     /// The operation of a request of a rendezvous.
     pub const RENDEZVOUS: u8 = 1;
@@ -298,6 +306,16 @@ impl Tmh {
 
     /// The names of all operations, by their numbers.
     pub const OPERATIONS: [&'static str; 4] = ["NO_TAG", "RENDEZVOUS", "FINISH", "EAGER"];
+
+    /// The bytes of the headers at the start of a message, by the operation in its first byte. One
+    /// byte if the operation has no headers, or is not known.
+    pub const fn headers_length(operation: u8) -> usize {
+        match operation {
+            Tmh::RENDEZVOUS | Tmh::FINISH => Tmh::LENGTH + Rvh::LENGTH,
+            Tmh::EAGER => Tmh::LENGTH,
+            _ => 1,
+        }
+    }
 }
 
 /// The bits of the BTH's flags that count the bytes of padding after the payload, and their shift.
@@ -325,10 +343,10 @@ pub fn headers_of(packet: &[u8]) -> Vec<(HeaderFormat, &[u8])> {
     }
     if opcode.is_some_and(RcOpcode::begins_message)
         && let Ok((header, behind)) = Tmh::read_from_prefix(rest)
-        && has_tag(&header, behind.len())
+        && has_tag(&header, rest.len())
     {
         found.push((Tmh::FORMAT, &rest[..Tmh::LENGTH]));
-        if is_of_rendezvous(&header) {
+        if Tmh::headers_length(header.operation) > Tmh::LENGTH {
             found.push((Rvh::FORMAT, &behind[..Rvh::LENGTH]));
         }
     }
@@ -337,14 +355,10 @@ pub fn headers_of(packet: &[u8]) -> Vec<(HeaderFormat, &[u8])> {
 
 /// Whether a message may begin with a tag header. This is a heuristic, because no field on the wire
 /// marks tagged messages.
-fn has_tag(header: &Tmh, behind: usize) -> bool {
+fn has_tag(header: &Tmh, length: usize) -> bool {
     let known = Tmh::RENDEZVOUS..=Tmh::EAGER;
     let is_known = known.contains(&header.operation) && header.reserved == [0; 3];
-    is_known && (!is_of_rendezvous(header) || behind >= Rvh::LENGTH)
-}
-
-fn is_of_rendezvous(header: &Tmh) -> bool {
-    matches!(header.operation, Tmh::RENDEZVOUS | Tmh::FINISH)
+    is_known && length >= Tmh::headers_length(header.operation)
 }
 
 #[cfg(test)]

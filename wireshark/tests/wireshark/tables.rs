@@ -16,7 +16,8 @@ use efa_core::wire::fields::{
     Array, FieldDescriptor, FieldKind, Presence, Section, Width, forms, sections,
 };
 use efa_core::wire::infiniband::{
-    Bth, HeaderFormat, RcHeader, RcOpcode, Rvh, SEQUENCE_BITS, SHORTEST_MTU, Tmh,
+    Aeth, Bth, HeaderFormat, PADDING, RcHeader, RcOpcode, Reth, Rvh, SEQUENCE_BITS, SHORTEST_MTU,
+    Tmh,
 };
 use efa_core::wire::{
     AtomicDatatype, AtomicOp, CtsFlags, ExtraFeatures, ExtraInfo, Family, FlagSet, HandshakeFlags,
@@ -232,8 +233,9 @@ fn transport_header(out: &mut String) {
 fn tag_matching(out: &mut String) {
     out.push_str(
         "-- RC_OPCODES: {name, bytes of the headers; reth, aeth: where these are; begins, ends: a\n\
-         -- message; whole: it is one; response; ends_read: the last data of a read}. TMH, RVH: {name, kind\n\
-         -- of ProtoField, description, base; at = offset, bytes}\n",
+         -- message; whole: it is one; response; ends_read: the last data of a read}. MESSAGE_HEADERS: their\n\
+         -- bytes, by the operation of those that have headers. BTH and so on: {name, kind of ProtoField,\n\
+         -- description, base; at = offset, bytes}\n",
     );
     out.push_str("local TAG_MATCHING = {\n");
     let [read, acknowledge] =
@@ -244,9 +246,12 @@ fn tag_matching(out: &mut String) {
         ("SHORTEST_MTU", SHORTEST_MTU),
         ("READ_REQUEST", read.into()),
         ("ACKNOWLEDGE", acknowledge.into()),
+        ("NOT_READY", Aeth::NOT_READY.into()),
+        ("ACCESS_REFUSED", Aeth::ACCESS_REFUSED.into()),
+        ("PADDING_MASK", PADDING.0.into()),
+        ("PADDING_SHIFT", PADDING.1),
         ("BTH_LENGTH", Bth::LENGTH as u32),
         ("TMH_LENGTH", Tmh::LENGTH as u32),
-        ("RVH_LENGTH", Rvh::LENGTH as u32),
     ] {
         writeln!(out, "    {name} = {value},").unwrap();
     }
@@ -259,9 +264,21 @@ fn tag_matching(out: &mut String) {
     for (code, name) in Tmh::OPERATIONS.iter().enumerate() {
         writeln!(out, "        [{code}] = \"{name}\",").unwrap();
     }
+    out.push_str("    },\n    MESSAGE_HEADERS = {\n");
+    for operation in [Tmh::RENDEZVOUS, Tmh::FINISH, Tmh::EAGER] {
+        let length = Tmh::headers_length(operation);
+        writeln!(out, "        [{operation}] = {length},").unwrap();
+    }
     out.push_str("    },\n");
-    header_fields(out, Tmh::FORMAT);
-    header_fields(out, Rvh::FORMAT);
+    for format in [
+        Bth::FORMAT,
+        Reth::FORMAT,
+        Aeth::FORMAT,
+        Tmh::FORMAT,
+        Rvh::FORMAT,
+    ] {
+        header_fields(out, format);
+    }
     out.push_str("}\n");
 }
 
@@ -338,6 +355,8 @@ fn generated() -> String {
     writeln!(out, "local UDP_PORT = {}", frame::UDP_PORT).unwrap();
     writeln!(out, "local MAGIC = \"{}\"", header::MAGIC.escape_ascii()).unwrap();
     writeln!(out, "local HEADER_VERSION = {}", header::VERSION).unwrap();
+    let first_tapped = header::FIRST_TAPPED_SEQUENCE;
+    writeln!(out, "local FIRST_TAPPED = {first_tapped}").unwrap();
     writeln!(out, "local HEADER_LENGTH = {}", header::HEADER_LEN).unwrap();
     writeln!(
         out,

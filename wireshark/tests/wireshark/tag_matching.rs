@@ -3,7 +3,7 @@
 use std::collections::BTreeSet;
 
 use efa_core::rules::{Chapter, RULES};
-use efa_core::wire::infiniband::Tmh;
+use efa_core::wire::infiniband::{RcOpcode, Tmh};
 use efa_wireshark::connected::{Connected, WHOLE, captured, misuses, right_talk};
 use efa_wireshark::{DissectedFrame, Tshark};
 
@@ -40,6 +40,23 @@ fn headers_have_the_declared_values() {
     assert_eq!(value(eager, "tmh.operation").as_deref(), Some("3"));
     assert_eq!(value(eager, "rvh.key"), None);
     assert!(request.has("infiniband.bth.psn"), "Wireshark's own fields");
+}
+
+/// Its sender is wrong: only the last packet of a message is shorter than the path MTU.
+#[test]
+fn a_first_packet_that_ends_in_the_headers_has_none() {
+    let Some(tshark) = Tshark::find() else { return };
+    let mut talk = Connected::default();
+    for bytes in [0, 1, 15] {
+        talk.tagged(0, Tmh::RENDEZVOUS, 6, &vec![1; bytes]);
+    }
+    for packet in talk.packets.iter_mut().filter(|packet| packet.from == 0) {
+        packet.bytes[0] = RcOpcode::SendFirst as u8;
+    }
+    for shown in tshark.dissect(&talk.capture(&[1])) {
+        assert!(shown.has("infiniband.bth.psn") && !shown.has("_ws.lua.error"));
+        assert_eq!(shown.fields("efa_tm").count(), 0);
+    }
 }
 
 #[test]
