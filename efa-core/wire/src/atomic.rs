@@ -102,3 +102,10 @@ impl AtomicDatatype {
         })
     }
 }
+
+impl AtomicOp {
+    /// Whether the operation compares the elements with those of a comparand.
+    pub const fn has_comparand(self) -> bool {
+        Self::CSWAP.0 <= self.0 && self.0 <= Self::MSWAP.0
+    }
+}

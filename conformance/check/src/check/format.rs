@@ -1,7 +1,7 @@
 //! Rules that depend on a single packet only.
 
 use efa_wire::rules::{self, Rule};
-use efa_wire::{ExtraFeatures, ReqFlags, RmaIovs, RtaKind};
+use efa_wire::{AtomicOp, ExtraFeatures, ReqFlags, RmaIovs, RtaKind};
 
 use super::packet::{Atomic, PacketBody, ParsedPacket, Window};
 
@@ -95,14 +95,14 @@ fn atomic(parsed: &ParsedPacket, atomic: &Atomic, found: &mut Vec<(&'static Rule
     iov(Some(atomic.rma_iov), operand, "rma_iov", found);
     let mut breach = |text| found.push((&rules::ATOMIC_OPERAND, text));
     let (operation, datatype) = (atomic.operation, atomic.datatype);
-    // The comparing operations of fi_op are 12 to 18, between the others; 19 is DIFF.
-    let is_comparing = (12..=18).contains(&operation.0);
+    let is_known = operation.name().is_some();
+    let compares = operation.has_comparand();
     let fits = match atomic.kind {
-        RtaKind::Compare(_) => is_comparing,
-        RtaKind::Fetch(_) => operation.0 < 12 || operation.0 == 19,
+        RtaKind::Compare(_) => compares,
+        RtaKind::Fetch(_) => is_known && !compares,
         // A read without an answer has no effect.
         RtaKind::Write | RtaKind::DcWrite(_) => {
-            operation.0 < 12 && operation.0 != 10 || operation.0 == 19
+            is_known && !compares && operation != AtomicOp::ATOMIC_READ
         }
     };
     if !fits {

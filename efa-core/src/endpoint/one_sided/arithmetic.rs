@@ -20,8 +20,7 @@ pub(crate) fn check(
 ) -> Result<usize, &'static str> {
     let size = datatype.size().ok_or("this atomic data type")?;
     let class = NumberClass::of(datatype);
-    let compares = (AtomicOp::CSWAP.0..=AtomicOp::MSWAP.0).contains(&operation.0);
-    if compares != with_comparand {
+    if operation.has_comparand() != with_comparand {
         return Err("this atomic operation for this kind of request");
     }
     let defined = match operation {
