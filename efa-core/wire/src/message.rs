@@ -17,6 +17,18 @@ pub enum Transfer {
     RuntRead,
 }
 
+impl Transfer {
+    /// Whether several requests may bring the data, each with the offset of its part.
+    pub const fn is_segmented(self) -> bool {
+        matches!(self, Transfer::Medium | Transfer::RuntRead)
+    }
+
+    /// Whether the receiver reads data of the sender by RDMA.
+    pub const fn is_read(self) -> bool {
+        matches!(self, Transfer::LongRead | Transfer::RuntRead)
+    }
+}
+
 /// A message or write, as one of its requests states it (spec sections 3.2, 3.3 and 4.1).
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub struct Message {
@@ -142,7 +154,7 @@ impl Message {
 
     /// Whether other requests with the same `msg_id` may bring more of it.
     pub fn is_segment(&self) -> bool {
-        matches!(self.transfer, Transfer::Medium | Transfer::RuntRead)
+        self.transfer.is_segmented()
     }
 }
 
@@ -163,9 +175,11 @@ mod tests {
             };
             let payload = packet.payload.length as u64;
             let view = Message::of(&packet.header, payload);
-            let family = packet.header.packet_type().family();
-            let brings_data = matches!(family, Family::Rtm | Family::Rtw);
+            let packet_type = packet.header.packet_type();
+            let brings_data = matches!(packet_type.family(), Family::Rtm | Family::Rtw);
             assert_eq!(view.is_some(), brings_data, "{bytes:02x?}");
+            let transfer = view.map(|view| view.transfer);
+            assert_eq!(transfer, packet_type.transfer(), "{bytes:02x?}");
             let Some(view) = view else {
                 continue;
             };

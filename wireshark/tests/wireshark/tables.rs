@@ -21,7 +21,7 @@ use efa_core::wire::infiniband::{
 };
 use efa_core::wire::{
     AtomicDatatype, AtomicOp, CtsFlags, ExtraFeatures, ExtraInfo, Family, FlagSet, HandshakeFlags,
-    OpeType, PROTOCOL_VERSION, PacketType, PeerError, ReqFlags, RmaIovs, UniversalFlags,
+    OpeType, PROTOCOL_VERSION, PacketType, PeerError, ReqFlags, RmaIovs, Transfer, UniversalFlags,
 };
 use efa_testing::workspace::{expect_file, expect_part};
 use efa_wireshark::Tshark;
@@ -473,13 +473,14 @@ fn generated() -> String {
             FlagSet::Handshake => "HANDSHAKE_FLAGS",
         };
         let mut more = format!(", flag_names = {flags}");
+        let transfer = packet_type.transfer();
         for (name, holds) in [
             ("is_req", packet_type.is_req()),
             ("tagged", packet_type.is_tagged()),
             ("dc", packet_type.is_delivery_complete()),
-            ("segment", packet_type.is_segment_of_message()),
-            ("read", packet_type.is_read_by_receiver()),
-            ("windowed", packet_type.is_windowed_by_receiver()),
+            ("segment", transfer.is_some_and(Transfer::is_segmented)),
+            ("read", transfer.is_some_and(Transfer::is_read)),
+            ("windowed", transfer == Some(Transfer::LongCts)),
             ("formless", !packet_type.has_format()),
             (
                 "unsent",

@@ -172,28 +172,17 @@ impl Follower<'_> {
             operation.has_failed = is_given_up;
         }
         let mut runs = ByteRanges::default();
-        let payload = match message.transfer {
+        let mut payload = match message.transfer {
             Transfer::LongRead => 0,
             _ => self.parsed.payload,
         };
+        let mut room = message.in_requests;
         if message.transfer == Transfer::LongCts && payload > message.length {
             let text = format!("{payload} bytes, in a message of {}", message.length);
             self.breach(&rules::SEGMENT_BOUNDS, text);
-            self.add(
-                id,
-                &mut runs,
-                0,
-                message.length,
-                message.length,
-                message.length,
-            );
-        } else {
-            let room = match message.transfer {
-                Transfer::RuntRead => message.in_requests,
-                _ => message.length,
-            };
-            self.add(id, &mut runs, message.offset, payload, room, message.length);
+            (payload, room) = (message.length, message.length);
         }
+        self.add(id, &mut runs, message.offset, payload, room, message.length);
         if in_parts
             && is_new
             && let Some(msg_id) = msg_id
@@ -288,10 +277,6 @@ impl Follower<'_> {
             self.breach(&rules::CQ_DATA_AGREEMENT, text);
         }
         let payload = self.parsed.payload;
-        let room = match message.transfer {
-            Transfer::RuntRead => message.in_requests,
-            _ => message.length,
-        };
         if let Some(id) = part.operation {
             self.joins(id);
         }
@@ -300,7 +285,7 @@ impl Follower<'_> {
             &mut part.runs,
             message.offset,
             payload,
-            room,
+            message.in_requests,
             message.length,
         );
         let parts = &mut self.conversation.sides[self.me].sequence.parts;
@@ -347,20 +332,15 @@ impl Follower<'_> {
 
     /// Begins a message or write with a send_id.
     fn begin_push(&mut self, send_id: u32, message: &Message) -> OpId {
-        let kind = match message.transfer {
-            Transfer::LongRead | Transfer::RuntRead => OperationKind::LongRead,
-            Transfer::Eager | Transfer::Medium | Transfer::LongCts => OperationKind::Push,
+        let kind = match message.transfer.is_read() {
+            true => OperationKind::LongRead,
+            false => OperationKind::Push,
         };
         let packet_type = self.parsed.packet_type;
         let (number, length) = (self.context.number, message.length);
         let operations = &mut self.conversation.operations;
         let (id, operation) = operations.begin(number, packet_type, kind, self.me, length);
-        operation.granted = match message.transfer {
-            Transfer::LongCts => self.parsed.payload.min(message.length),
-            Transfer::LongRead => 0,
-            Transfer::RuntRead => message.in_requests,
-            Transfer::Eager | Transfer::Medium => message.length,
-        };
+        operation.granted = message.in_requests.min(message.length);
         operation.in_requests = message.in_requests;
         operation.is_judged = self.context.is_judged;
         operation.is_message = message.msg_id.is_some();

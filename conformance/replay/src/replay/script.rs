@@ -6,7 +6,7 @@ use std::ops::Range;
 use efa_capture::Direction;
 use efa_capture::frame::FrameKind;
 use efa_check::capture::CapturedPacket;
-use efa_core::wire::{Family, PacketType};
+use efa_core::wire::{self, Family, PacketType};
 use efa_play::operation::EndpointIndex;
 use efa_play::trace::Trace;
 
@@ -692,21 +692,13 @@ fn is_other_subprotocol(recorded: PacketType, found: PacketType) -> bool {
         && recorded.is_tagged() == found.is_tagged()
         && recorded.family() != Family::Rta
         && (recorded.is_delivery_complete() == found.is_delivery_complete()
-            || is_read_based(recorded)
-            || is_read_based(found))
+            || is_read(recorded)
+            || is_read(found))
 }
 
 /// Whether an EOR ends it, which implies a RECEIPT.
-fn is_read_based(packet_type: PacketType) -> bool {
-    use PacketType as T;
-    matches!(
-        packet_type,
-        T::LongreadMsgRtm
-            | T::LongreadTagRtm
-            | T::LongreadRtw
-            | T::RuntreadMsgRtm
-            | T::RuntreadTagRtm
-    )
+fn is_read(packet_type: PacketType) -> bool {
+    packet_type.transfer().is_some_and(wire::Transfer::is_read)
 }
 
 /// A key to distinguish emulated writes and reads, independent of their ids.
@@ -719,14 +711,12 @@ fn length_and_data(packet: &[u8]) -> (Option<u64>, Vec<u8>) {
 
 /// Whether a packet begins a transfer whose remaining data needs a grant.
 fn waits_for_permission(packet_type: PacketType) -> bool {
-    packet_type.is_windowed_by_receiver() || packet_type == PacketType::ReadRsp
+    packet_type.transfer() == Some(wire::Transfer::LongCts) || packet_type == PacketType::ReadRsp
 }
 
 /// Whether packets of this type transport all data of a message.
 fn is_whole_in_packets(packet_type: PacketType) -> bool {
-    packet_type.is_segment_of_message()
-        && !packet_type.is_read_by_receiver()
-        && !packet_type.is_windowed_by_receiver()
+    packet_type.transfer() == Some(wire::Transfer::Medium)
 }
 
 /// The number of bytes in which two packets' headers differ.

@@ -7,7 +7,7 @@ use efa_capture::Direction;
 use efa_capture::frame::{FrameKind, Opcode, Rdma, Repr};
 use efa_check::capture::CapturedPacket;
 use efa_core::nic::Status;
-use efa_core::wire::{Family, PacketType};
+use efa_core::wire::{Family, PacketType, Transfer};
 use efa_device_model::link::RemoteRange;
 use efa_play::operation::{EndpointIndex, Remote};
 use efa_play::scenario::{Action, Scenario, ScenarioError, WrittenPacket, suggest};
@@ -142,7 +142,7 @@ impl<'s> FrameWriter<'s> {
         if let (Some(id), Some(mut written)) = (id, written) {
             let recv_length = number(&emitted.bytes, "recv_length").unwrap_or(0) as usize;
             written.follow(packet_type, emitted.data.end, recv_length);
-            if packet_type.is_read_by_receiver() {
+            if packet_type.transfer().is_some_and(Transfer::is_read) {
                 written.offer(pieces(&emitted.bytes));
             }
             self.operations.insert(id, written);

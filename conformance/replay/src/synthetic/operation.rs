@@ -1,6 +1,6 @@
 //! The operations of a scenario's packets, and the progress of their data.
 
-use efa_core::wire::{AtomicDatatype, AtomicOp, PacketType};
+use efa_core::wire::{AtomicDatatype, AtomicOp, PacketType, Transfer};
 use efa_play::operation::{AtomicAction, RegionOffset, Remote, pattern};
 use efa_play::scenario::{Action, Operation, Scenario};
 
@@ -95,7 +95,7 @@ impl SyntheticOperation {
             T::Cts => self.granted += recv_length,
             T::ReadRsp => {}
             T::ShortRtr | T::LongctsRtr => self.granted = recv_length,
-            _ if packet_type.is_windowed_by_receiver() => self.granted = self.sent,
+            _ if packet_type.transfer() == Some(Transfer::LongCts) => self.granted = self.sent,
             _ => {}
         }
     }

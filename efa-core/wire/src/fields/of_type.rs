@@ -3,24 +3,24 @@
 use crate::address::RawAddress;
 use crate::codec::RawAddressHeader;
 use crate::descriptor::{FieldKind, Section, Width};
+use crate::message::Transfer;
 use crate::packet_type::{Family, PacketType};
 
 impl PacketType {
-    /// Returns whether a message may be split into several packets of this type, each with the
-    /// offset of its data.
-    pub const fn is_segment_of_message(self) -> bool {
-        matches!(self.family(), Family::Rtm) && self.has_field("seg_offset")
-    }
-
-    /// Returns whether the receiver of the request reads data of the sender by RDMA.
-    pub const fn is_read_by_receiver(self) -> bool {
-        self.is_req() && self.has_field("read_iov_count")
-    }
-
-    /// Returns whether the request starts a transfer that continues in windows, which its receiver
-    /// grants with CTS.
-    pub const fn is_windowed_by_receiver(self) -> bool {
-        self.is_req() && self.has_field("credit_request")
+    /// How the data of a message or write travels whose requests have this type. `None` for all
+    /// other types, and for those that no release sends.
+    pub const fn transfer(self) -> Option<Transfer> {
+        if !self.has_header() || !matches!(self.family(), Family::Rtm | Family::Rtw) {
+            return None;
+        }
+        let is_segment = self.has_field("seg_offset");
+        Some(match (is_segment, self.has_field("read_iov_count")) {
+            (false, false) if self.has_field("credit_request") => Transfer::LongCts,
+            (false, false) => Transfer::Eager,
+            (true, false) => Transfer::Medium,
+            (false, true) => Transfer::LongRead,
+            (true, true) => Transfer::RuntRead,
+        })
     }
 
     /// Bytes of the header of a packet of this type with these flags of the base header and with
