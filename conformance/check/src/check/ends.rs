@@ -248,7 +248,7 @@ impl Conversation {
         for (due, is_proven, request) in overdue {
             let text = format!(
                 "{} owes the {} for packet {request}",
-                self.sides[0].node, due.what
+                self.sides[0].node, due.answer
             );
             let context = self.context_of(0, due.packet);
             let rule = &rules::ANSWER_MISSING;

@@ -94,7 +94,7 @@ impl Follower<'_> {
         }
     }
 
-    fn due(&mut self, id: OpId, from: End, turn: AnswerOrder, what: &'static str) {
+    fn due(&mut self, id: OpId, from: End, turn: AnswerOrder, answer: PacketType) {
         let serial = self.conversation.next_serial();
         let due = DueAnswer {
             from,
@@ -102,7 +102,7 @@ impl Follower<'_> {
             serial,
             packet: self.context.number,
             packet_type: self.parsed.packet_type,
-            what,
+            answer,
             ripe: None,
         };
         if let Some(operation) = self.operation(id) {
@@ -434,12 +434,13 @@ impl Follower<'_> {
         };
         let (turn, is_sent) = (operation.turn, operation.is_sent());
         match message.transfer {
-            Transfer::LongRead => self.due(id, you, turn, "EOR"),
             Transfer::RuntRead if is_sent => self.done(id),
-            Transfer::RuntRead => self.due(id, you, turn, "EOR"),
-            _ if message.delivery_complete && is_sent => self.due(id, you, turn, "RECEIPT"),
+            Transfer::LongRead | Transfer::RuntRead => self.due(id, you, turn, PacketType::Eor),
+            _ if message.delivery_complete && is_sent => {
+                self.due(id, you, turn, PacketType::Receipt)
+            }
             _ if is_sent => self.done(id),
-            Transfer::LongCts => self.due(id, you, turn, "CTS"),
+            Transfer::LongCts => self.due(id, you, turn, PacketType::Cts),
             Transfer::Eager | Transfer::Medium => {}
         }
     }
@@ -472,7 +473,7 @@ impl Follower<'_> {
         if let Some(send_id) = message.send_id {
             self.gives_id(&SEND_IDS, send_id.0, id);
         }
-        self.due(id, you, AnswerOrder::Arrival, "CTS");
+        self.due(id, you, AnswerOrder::Arrival, PacketType::Cts);
     }
 
     fn read(&mut self, read: Read) {
@@ -493,17 +494,19 @@ impl Follower<'_> {
             .collect();
         self.joins(id);
         self.gives_id(&RECV_IDS, read.recv_id, id);
-        self.due(id, you, AnswerOrder::Arrival, "READRSP");
+        self.due(id, you, AnswerOrder::Arrival, PacketType::ReadRsp);
     }
 
     fn atomic(&mut self, atomic: Atomic) {
         self.begins_message(atomic.msg_id);
         let (packet_type, you) = (self.parsed.packet_type, self.you);
         let length = atomic.rma_iov.total_len().unwrap_or_default();
-        let (kind, source, what) = match atomic.kind {
+        let (kind, source, answer) = match atomic.kind {
             RtaKind::Write => return,
-            RtaKind::DcWrite(_) => (OperationKind::Push, self.me, "RECEIPT"),
-            RtaKind::Fetch(_) | RtaKind::Compare(_) => (OperationKind::Fetch, you, "ATOMRSP"),
+            RtaKind::DcWrite(_) => (OperationKind::Push, self.me, PacketType::Receipt),
+            RtaKind::Fetch(_) | RtaKind::Compare(_) => {
+                (OperationKind::Fetch, you, PacketType::AtomRsp)
+            }
         };
         let number = self.context.number;
         let operations = &mut self.conversation.operations;
@@ -530,7 +533,7 @@ impl Follower<'_> {
             }
             RtaKind::Write => {}
         }
-        self.due(id, you, turn, what);
+        self.due(id, you, turn, answer);
     }
 
     /// Handles a CTS: the owner of `send_id` may send `length` bytes, in packets with `recv_id`.
@@ -631,9 +634,9 @@ impl Follower<'_> {
         if sent >= length && ends_so {
             self.done(id);
         } else if is_receipt_due {
-            self.due(id, you, AnswerOrder::Arrival, "RECEIPT");
+            self.due(id, you, AnswerOrder::Arrival, PacketType::Receipt);
         } else if is_window_due {
-            self.due(id, you, AnswerOrder::Arrival, "CTS");
+            self.due(id, you, AnswerOrder::Arrival, PacketType::Cts);
         }
     }
 

@@ -83,8 +83,8 @@ pub(super) struct DueAnswer {
     /// The packet that made it due, and its type.
     pub(super) packet: u64,
     pub(super) packet_type: PacketType,
-    /// The packet that is due.
-    pub(super) what: &'static str,
+    /// The type of the packet that is due.
+    pub(super) answer: PacketType,
     /// The time after which it waits for no more packets, if known.
     pub(super) ripe: Option<u64>,
 }
