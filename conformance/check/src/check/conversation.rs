@@ -282,7 +282,7 @@ impl Conversation {
         self.interface = context.interface;
         self.detection.invalid += 1;
         self.detection.packets += u64::from(context.is_judged);
-        self.detection.last = Some((context.number, Err(kind.clone())));
+        self.detection.last = Some((context.number, kind.clone().into()));
         self.breach(context, kind, &rules::PACKET_FORM, error.to_string());
     }
 
@@ -324,7 +324,7 @@ impl Conversation {
         self.hear(me, parsed);
         let packet_type = parsed.packet_type;
         self.detection.packets += u64::from(context.is_judged && !is_repetition);
-        self.detection.last = Some((context.number, Ok(packet_type)));
+        self.detection.last = Some((context.number, packet_type.name().into()));
         if !is_present {
             return None;
         }

@@ -279,7 +279,7 @@ impl Conversation {
         let checked = &mut report.checked;
         checked.foreign += self.foreign.packets;
         // A truncated packet proves nothing.
-        if let Some((packet, last)) = self.foreign.last
+        if let Some((packet, kind)) = self.foreign.last
             && self.foreign.packets > 0
             && !self.is_torn
         {
@@ -295,7 +295,7 @@ impl Conversation {
                 rule: &rules::NOT_RDM,
                 severity: rules::NOT_RDM.severity,
                 packet,
-                kind: last.map_or_else(|kind| kind, |packet_type| packet_type.to_string()),
+                kind: kind.into_owned(),
                 interface: self.interface,
                 text,
             };

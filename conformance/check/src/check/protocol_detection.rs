@@ -1,7 +1,8 @@
 //! What shows which protocol two endpoints use, and what is known about the order of their frames.
 
+use std::borrow::Cow;
+
 use efa_capture::frame::Repr;
-use efa_wire::PacketType;
 
 use super::operation::End;
 use super::report::Findings;
@@ -19,8 +20,8 @@ pub(super) struct ProtocolDetection {
     pub(super) invalid: u64,
     /// The number of packets that were judged, each counted once.
     pub(super) packets: u64,
-    /// The number and type of the last packet, or the error of an unparsable one.
-    pub(super) last: Option<(u64, Result<PacketType, String>)>,
+    /// The number of the last packet, and its type, or what an unparsable one is called.
+    pub(super) last: Option<(u64, Cow<'static, str>)>,
     /// Findings, without those that lack evidence in the capture.
     pub(super) proven: Findings,
     /// The number of findings without evidence.
