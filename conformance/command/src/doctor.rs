@@ -115,7 +115,8 @@ fn diagnose(arguments: &Doctor) -> Result<Diagnosis, String> {
         limit: Timeouts::DEFAULT.start,
     };
     let peers = arguments.peer.iter();
-    findings.extend(peers.map(|place| doctor::reach(place, &reach)));
+    let options = "--rsh, --remote-program";
+    findings.extend(peers.map(|place| doctor::reach(place, &reach, options)));
     Ok(Diagnosis::of(findings))
 }
 

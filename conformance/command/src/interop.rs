@@ -8,12 +8,12 @@ use std::process::Command;
 
 use crate::corpus;
 use crate::outcome::{Outcome, complain, say};
-use crate::places::HostOptions;
+use crate::places::{HostOptions, explain};
 use crate::progress::Progress;
 use crate::record::SoftwareOptions;
 use efa_commands::installation::Installation;
 use efa_interop::{
-    self as interop, Cell, GROUPS, Hosts, Lab, Results, Row, Selection, Shard, Summary,
+    self as interop, Cell, GROUPS, Hosts, HostsError, Lab, Results, Row, Selection, Shard, Summary,
 };
 use efa_play::player::{Launcher, Timeouts};
 use efa_suite::hosts::HostAssignment;
@@ -88,11 +88,14 @@ fn places(options: &HostOptions) -> Result<Vec<Option<Hosts>>, String> {
         }
     };
     let assignments = options
-        .assignments(&reach, &mut BTreeSet::new())?
+        .assignments(&reach, &mut BTreeSet::new(), explain)?
         .into_iter();
     let hosts = assignments.map(|assignment| {
         let hosts = Hosts::ask(reach.clone(), pair(assignment)?, recording.as_ref());
-        hosts.map_err(|error| error.to_string())
+        hosts.map_err(|error| match error {
+            HostsError::Place(error) => explain(&error),
+            HostsError::Device(_) => error.to_string(),
+        })
     });
     hosts.map(|hosts| hosts.map(Some)).collect()
 }

@@ -10,8 +10,8 @@ use clap::ValueEnum;
 use efa_commands::ports::free_port;
 use efa_play::drive::{Command, Identity, Line, VERSION};
 use efa_play::player::{
-    Description, HostDevice, HostedProgram, ParseHostDeviceError, Player, PlayerError, Program,
-    Recorder, Recording, RemoteAccess, RemoteShell, RequirementError, Timeouts,
+    Description, HostDevice, HostedProgram, ParseHostDeviceError, PlaceError, Player, PlayerError,
+    Program, Recorder, Recording, RemoteAccess, RemoteShell, RequirementError, Timeouts,
 };
 use efa_suite::Case;
 use efa_suite::hosts::HostAssignment;
@@ -90,6 +90,19 @@ impl HostAccess {
             program: program.unwrap_or_else(usual),
             limit,
         }
+    }
+}
+
+/// The error of a place, with the option of [`HostAccess`] that remedies it.
+pub(crate) fn explain(error: &PlaceError) -> String {
+    match error {
+        PlaceError::Start { .. } => format!("{error}; name the command with --rsh"),
+        PlaceError::Unreachable { .. } => format!("{error}, or name another command with --rsh"),
+        PlaceError::NoProgram { .. } => format!("{error}, or name its path with --remote-program"),
+        PlaceError::Different { host, .. } => {
+            format!("{error}, or name another program of {host} with --remote-program")
+        }
+        _ => error.to_string(),
     }
 }
 
@@ -215,8 +228,9 @@ impl HostOptions {
         reach: &RemoteAccess,
         place: &HostDevice,
         unrecorded: &mut BTreeSet<String>,
+        explain: fn(&PlaceError) -> String,
     ) -> Result<Description, String> {
-        let description = reach.inspect(place).map_err(|error| error.to_string())?;
+        let description = reach.inspect(place).map_err(|error| explain(&error))?;
         if self.recording() == Some(Recording::AsTheHostDoes)
             && let Some(why) = &description.no_recorder
             && unrecorded.insert(place.host.clone())
@@ -231,17 +245,19 @@ impl HostOptions {
     }
 
     /// Queries all hosts for their versions and devices. Returns the places of the endpoints; hosts
-    /// whose packets cannot be recorded are added to `unrecorded`.
+    /// whose packets cannot be recorded are added to `unrecorded`. `explain` adds the command's
+    /// remedy to an error.
     pub(crate) fn assignments(
         &self,
         reach: &RemoteAccess,
         unrecorded: &mut BTreeSet<String>,
+        explain: fn(&PlaceError) -> String,
     ) -> Result<Vec<HostAssignment>, String> {
         if !self.at.is_empty() {
             let mut places = BTreeMap::new();
             for EndpointPlace { endpoint, place } in &self.at {
                 let place = self.with_device(place);
-                self.inspect(reach, &place, unrecorded)?;
+                self.inspect(reach, &place, unrecorded, explain)?;
                 if places.insert(endpoint.clone(), place).is_some() {
                     return Err(format!("--at has endpoint `{endpoint}` twice"));
                 }
@@ -256,7 +272,7 @@ impl HostOptions {
                 device: place.device.clone().filter(|_| !is_all),
                 ..place.clone()
             };
-            let description = self.inspect(reach, &asked, unrecorded)?;
+            let description = self.inspect(reach, &asked, unrecorded, explain)?;
             match is_all {
                 true => places.extend(description.devices.into_keys().map(|device| HostDevice {
                     host: place.host.clone(),

@@ -11,17 +11,18 @@ use efa_device_model::profile::Profile;
 use efa_play::drive::serve::Engine;
 use efa_play::drive::{Command, Identity, Line, VERSION};
 use efa_play::libfabric::{Library, Provider};
-use efa_play::player::{PlayerError, Program, Timeouts, join};
+use efa_play::player::{PlaceError, PlayerError, Program, Timeouts, join};
 use efa_replay::replay::program_opener::ProgramOpener;
 use efa_replay::tagged::TagTrace;
 use efa_shm::{HostConfig, NetworkOptions};
 use efa_suite::each_event::Changes;
 use efa_suite::expected::Expected;
 use efa_suite::hosts::{Hosts, Task};
+use efa_suite::jobs::{self, JobsError};
 use efa_suite::json::{CaseReport, FailureGroup, Report};
 use efa_suite::pairs::Matrix;
 use efa_suite::runner::Settings;
-use efa_suite::{Case, Options, TraceResult, jobs};
+use efa_suite::{Case, Options, TraceResult};
 
 use crate::check::severity;
 use crate::corpus;
@@ -255,7 +256,10 @@ fn replay(arguments: &Run, origin: &RunStart) -> Result<Outcome, String> {
         super::job::command,
         |path, ended| results.add(path, ended),
     );
-    ran.map_err(|error| error.to_string())?;
+    ran.map_err(|error| match error {
+        JobsError::RealDevice { .. } => format!("{error}; use --jobs 1"),
+        _ => error.to_string(),
+    })?;
     results.conclude(origin, was_introduced)
 }
 
@@ -270,7 +274,7 @@ fn run_on_hosts(arguments: &Run, origin: &RunStart) -> Result<Outcome, String> {
     let assignments = arguments
         .places
         .hosts
-        .assignments(&reach, &mut unrecorded)?;
+        .assignments(&reach, &mut unrecorded, explain)?;
     let peer = arguments.places.peer();
     let peer = peer.map(|peer| peer.program(&arguments.libfabric, Provider::efa()));
     let under_test = places::introduce(&assignments, &reach, &program, peer.as_ref(), timeouts)?;
@@ -300,6 +304,14 @@ fn run_on_hosts(arguments: &Run, origin: &RunStart) -> Result<Outcome, String> {
         results.add(&task.path, ended);
     });
     results.conclude(origin, true)
+}
+
+/// The error of a place, with the option that remedies it.
+fn explain(error: &PlaceError) -> String {
+    match error {
+        PlaceError::Silent { .. } => format!("{error}, or give it more time with --start-time"),
+        _ => places::explain(error),
+    }
 }
 
 /// The results of a run, which are shown as they arrive.

@@ -3,13 +3,13 @@
 use std::path::PathBuf;
 
 use efa_device_model::profile::Profile;
-use efa_doctor::survey::{self, EXPERIMENTS, Lab, Measured};
+use efa_doctor::survey::{self, EXPERIMENTS, Lab, Measured, SurveyError};
 use efa_hw::{DeviceName, HwDevice};
 use efa_play::player::{HostDevice, Timeouts};
 
 use crate::drive::private_output;
 use crate::outcome::{Outcome, complain, say};
-use crate::places::{EndpointPlace, HostAccess};
+use crate::places::{self, EndpointPlace, HostAccess};
 
 #[derive(clap::Args)]
 pub(crate) struct Survey {
@@ -78,7 +78,7 @@ fn serve(arguments: &Survey) -> Result<Outcome, String> {
 }
 
 /// The places of the two sides, if they are named.
-fn places(at: &[EndpointPlace]) -> Result<Option<[&HostDevice; 2]>, String> {
+fn sides(at: &[EndpointPlace]) -> Result<Option<[&HostDevice; 2]>, String> {
     let side = |name: &str| {
         let mut named = at.iter().filter(|at| at.endpoint == name);
         let place = named.next().map(|at| &at.place);
@@ -100,11 +100,15 @@ fn measure(arguments: &Survey) -> Result<Outcome, String> {
             "unknown experiment {unknown:?}: `efa-conformance survey --list` lists them"
         ));
     }
-    let lab = match places(&arguments.at)? {
+    let lab = match sides(&arguments.at)? {
         None => Lab::here(open(arguments)?),
         Some(places) => Lab::between(places, &arguments.access.reach(Timeouts::DEFAULT.start)),
     }
-    .map_err(|error| error.to_string())?;
+    .map_err(|error| match error {
+        SurveyError::Place(error) => places::explain(&error),
+        SurveyError::Start { .. } => format!("{error}; see --rsh"),
+        _ => error.to_string(),
+    })?;
     let base = survey::assumed_profile(lab.part_id());
     let against = match &arguments.against {
         Some(name) => Profile::named(name).map_err(|error| error.to_string())?,

@@ -28,8 +28,8 @@ pub enum JobsError {
     #[error(transparent)]
     Backend(#[from] BackendError),
     #[error(
-        "--jobs {jobs} with verbs needs emulated devices, which `efa-emu run` provides; on real \
-         ones cases would meet: use --jobs 1 ({source})"
+        "{jobs} jobs with verbs need emulated devices, which `efa-emu run` provides; on real ones \
+         cases would meet ({source})"
     )]
     RealDevice {
         jobs: NonZeroUsize,

@@ -554,6 +554,12 @@ fn hw_backend_without_device_names_the_remedy() {
     }
     assert_eq!(status, Some(2), "{printed}");
     assert_has(&printed, &["efa-emu run --"]);
+    let command = efa_conformance(&["run", &corpus, "--backend", "hw", "--jobs", "2"]);
+    expect(
+        command,
+        2,
+        &["2 jobs with verbs need emulated devices", "use --jobs 1"],
+    );
 }
 
 #[test]

@@ -166,5 +166,7 @@ fn an_unusable_peer_is_distinguished_from_blocking() {
         values[0].starts_with("the peer cannot take part"),
         "{values:?}"
     );
+    let remedies = diagnosis["findings"].to_string();
+    assert!(remedies.contains("(--rsh, --remote-program)"), "{remedies}");
     assert_eq!(status, Some(1));
 }

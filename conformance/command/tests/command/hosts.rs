@@ -261,7 +261,11 @@ fn an_unknown_host_is_a_usage_error() {
     expect(
         beside("2", &["eager-tagged"], &options),
         2,
-        &["cannot reach node7", "the hosts are node0 to node1"],
+        &[
+            "cannot reach node7",
+            "the hosts are node0 to node1",
+            "or name another command with --rsh",
+        ],
     );
     let text = "node0 has no EFA device rdmap9; it has rdmap0s0";
     expect(run(&["--device", "rdmap9"]), 2, &[text]);
@@ -272,7 +276,10 @@ fn an_unknown_host_is_a_usage_error() {
 
 #[test]
 fn an_unfit_host_is_refused_with_the_reason() {
-    let texts = ["node0 has no program `no-such-program`", "--remote-program"];
+    let texts = [
+        "node0 has no program `no-such-program`",
+        "or name its path with --remote-program",
+    ];
     expect(run(&["--remote-program", "no-such-program"]), 2, &texts);
     let (_directory, banner) = script("echo Welcome; exec efa-conformance \"$@\"");
     let texts = ["node0 printed `Welcome`", "~/.bashrc"];
@@ -282,8 +289,22 @@ fn an_unfit_host_is_refused_with_the_reason() {
     let texts = [
         "node0 has efa-conformance 9.9.9",
         "here is efa-conformance 0.1.0",
+        "or name another program of node0 with --remote-program",
     ];
     expect(run(&["--remote-program", &other]), 2, &texts);
+    let (_directory, silent) = script("sleep 1000");
+    let texts = [
+        "node0 did not answer within 1s",
+        "or give it more time with --start-time",
+    ];
+    let command = run(&["--remote-program", &silent, "--start-time", "1"]);
+    expect(command, 2, &texts);
+    let absent = ["--at", "a=x", "--at", "b=y", "--rsh", "./no-such-shell"];
+    let texts = [
+        "cannot start `./no-such-shell`",
+        "name the command with --rsh",
+    ];
+    expect(beside("1", &["eager-tagged"], &absent), 2, &texts);
     // The command of a cluster runs beside the hosts, where there is no device.
     let (_directory, here) = script("shift; exec sh -c \"$1\"");
     let here = ["--at", "a=x", "--at", "b=y", "--rsh", &here];

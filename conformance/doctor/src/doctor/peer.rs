@@ -29,8 +29,8 @@ enum ExchangeError {
 }
 
 /// Exchanges messages with another host, which the remote shell reaches, and reports whether they
-/// arrived.
-pub fn reach(place: &HostDevice, by: &RemoteAccess) -> Finding {
+/// arrived. `options` are those by which a user changes how the host is reached.
+pub fn reach(place: &HostDevice, by: &RemoteAccess, options: &str) -> Finding {
     let started = Instant::now();
     let finding = match exchange(place, by) {
         Ok(()) => {
@@ -41,10 +41,10 @@ pub fn reach(place: &HostDevice, by: &RemoteAccess) -> Finding {
             "peer",
             format!("{who} cannot take part: {problem}"),
         )
-        .remedy(
+        .remedy(format!(
             "run `efa-conformance doctor` there; the remote shell has to work without asking, and \
-                 the program has to be there (--remote-program)",
-        ),
+             the program has to be there ({options})",
+        )),
         Err(ExchangeError::Silent(failures)) => {
             let why = match failures.is_empty() {
                 true => String::new(),

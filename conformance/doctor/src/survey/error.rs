@@ -51,7 +51,7 @@ pub enum SurveyError {
         /// The text of a [`SideError`].
         reason: String,
     },
-    #[error("cannot start `{shell}`: {source}; see --rsh")]
+    #[error("cannot start `{shell}`: {source}")]
     Start { shell: String, source: io::Error },
     #[error("the connection to {place} ended, or its program did{how}")]
     Ended { place: HostDevice, how: String },
