@@ -35,8 +35,6 @@
 //! its death within milliseconds of waiting for it, and the next scan of all hosts removes its
 //! files.
 
-#![allow(missing_docs, reason = "only this workspace uses it")]
-
 mod engine;
 mod error;
 mod fabric;

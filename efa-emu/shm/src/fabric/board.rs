@@ -68,6 +68,7 @@ const LENGTH: usize = AT_SLOTS + SLOTS * SLOT;
 /// An armed rule, with its state so far.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ArmedFault {
+    /// The name by which commands remove or release it.
     pub id: FaultId,
     /// The rule as it was read.
     pub fault: Fault,

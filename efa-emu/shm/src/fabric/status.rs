@@ -16,6 +16,7 @@ use efa_device_model::device::Statistics;
 pub struct HostStatus {
     /// The device's name, which contains the host's name.
     pub name: DeviceName,
+    /// The address of the device in the fabric.
     pub gid: Gid,
     /// The name of the device's profile, as announced by the process that made the host
     /// ([`Fabric::enter_devices`](crate::Fabric::enter_devices)).
@@ -37,6 +38,7 @@ pub struct ParticipantStatus {
     pub pid: i32,
     /// Whether the process opened the device.
     pub has_device: bool,
+    /// The queue pairs that it has created and not destroyed.
     pub queue_pairs: Vec<Qpn>,
 }
 

@@ -221,7 +221,9 @@ pub enum RdmaPath {
 /// The emulated host that a process belongs to, and how its device and network behave.
 #[derive(Clone, PartialEq, Debug)]
 pub struct HostConfig {
+    /// The name of the fabric.
     pub fabric: String,
+    /// The name of the host.
     pub host: String,
     /// GIDs of the host's devices; none: one device, whose GID is derived from the name.
     pub gids: Vec<Gid>,
@@ -229,7 +231,9 @@ pub struct HostConfig {
     pub device: u32,
     /// Name of the device profile, or the path of its file.
     pub profile: String,
+    /// The delays and losses of all its frames.
     pub network: NetworkOptions,
+    /// How the data of RDMA operations is moved.
     pub rdma: RdmaPath,
     /// The device serves RDMA of hosts for which it has no address handle, which it refuses else
     /// (`Profile::unknown_peer_check`).

@@ -27,11 +27,15 @@ const RING_BYTES: usize = 1 << 20;
 /// The description of a device of another machine.
 #[derive(Clone, PartialEq, Debug)]
 pub struct RemoteDevice {
+    /// Its name, which contains the host's name.
     pub name: DeviceName,
+    /// Its address in the fabric, which the other machine has chosen.
     pub gid: Gid,
+    /// The name of its profile, if the other machine announced one.
     pub profile: Option<String>,
     /// The status of requests to queue pair numbers that no process owns.
     pub nobody: Status,
+    /// The delays and losses of the frames that it sends.
     pub network: NetworkOptions,
 }
 

@@ -18,6 +18,7 @@ use efa_device_model::fault::{Fault, FaultId};
 pub struct CarriedFault {
     /// Its name here.
     pub id: FaultId,
+    /// The rule, which devices of each machine apply.
     pub fault: Fault,
     /// The number of orders to release all frames that it holds.
     pub releases: u64,
