@@ -50,17 +50,25 @@ pub fn run(
 /// The reason why a program does not start, and the remedy.
 #[derive(Debug, thiserror::Error)]
 pub enum StartError {
+    /// The program was named by a path at which there is no file.
     #[error("cannot run {}: there is no such file: check the path", .0.display())]
     NoFile(OsString),
+    /// The program was named without a directory, and no directory of `PATH` has it.
     #[error("cannot run {}: no directory of PATH has it: install it, or give its path", .0.display())]
     NotInPath(OsString),
+    /// The file is a directory, is not permitted to be run, or is in no format that the system
+    /// runs.
     #[error("cannot run {}: it is not an executable file: check it with `ls -l`", .0.display())]
     NotExecutable(OsString),
+    /// The limit of processes is reached.
     #[error("cannot run {}: {NO_MORE_PROCESSES}", .0.display())]
     NoMoreProcesses(OsString),
+    /// Any other reason.
     #[error("cannot run {}: {source}", program.display())]
     System {
+        /// The program as it was named.
         program: OsString,
+        /// The reason of the system.
         source: io::Error,
     },
 }

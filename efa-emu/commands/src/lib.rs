@@ -10,8 +10,6 @@
 //! # Ok::<(), efa_commands::shell::RemoteShellError>(())
 //! ```
 
-#![allow(missing_docs, reason = "only this workspace uses it")]
-
 pub mod child;
 pub mod installation;
 mod libraries;

@@ -7,26 +7,37 @@ use std::path::PathBuf;
 /// The reason why libraries cannot be preloaded.
 #[derive(Debug, thiserror::Error)]
 pub enum LibrariesError {
+    /// The libraries are in none of the directories where they are searched.
     #[error(
         "cannot find {names} in {}: {remedies}, or set {variable} to their directory",
         alternatives(directories)
     )]
     NotFound {
+        /// The file names of all libraries, as text.
         names: String,
+        /// The searched directories.
         directories: Vec<PathBuf>,
+        /// What the user can do, without naming the variable.
         remedies: String,
+        /// The environment variable that names a directory to search.
         variable: &'static str,
     },
+    /// The libraries were found, but their directory contains a character that ends an entry of
+    /// `LD_PRELOAD`.
     #[error(
         "{} contains a space or a colon, which LD_PRELOAD cannot carry: copy {names} elsewhere and set {variable} to \
          that directory",
         directory.display()
     )]
     Separator {
+        /// The directory that they were found in.
         directory: PathBuf,
+        /// The file names of all libraries, as text.
         names: String,
+        /// The environment variable that names a directory to search.
         variable: &'static str,
     },
+    /// The path of the libraries cannot be resolved.
     #[error(transparent)]
     System(#[from] io::Error),
 }

@@ -7,18 +7,24 @@ use std::process::{Child, Command, Stdio};
 /// The reason why there are no namespaces, or why a script fails in them.
 #[derive(Debug, thiserror::Error)]
 pub enum NamespaceError {
+    /// A program that makes or configures namespaces does not start.
     #[error("cannot start {program}: {source}")]
     Start {
+        /// The name of the program, which `PATH` is searched for.
         program: &'static str,
+        /// The reason why it does not start.
         source: io::Error,
     },
+    /// This user can create no namespaces.
     #[error("the system permits no namespaces here, which takes root or user namespaces: {reason}")]
     NotPermitted {
         /// The standard error output of the program that makes them.
         reason: String,
     },
+    /// A command in the namespaces fails.
     #[error("`{script}` fails: {reason}")]
     Script {
+        /// The script, for `sh -c`.
         script: String,
         /// The script's standard error output.
         reason: String,

@@ -33,24 +33,51 @@ const EMULATOR: &str = "efa-emu";
 /// The reason why a run has no directory.
 #[derive(Debug, thiserror::Error)]
 pub enum RunDirectoryError {
+    /// The directory of all runs cannot be created.
     #[error("cannot create {}: {source}: set TMPDIR to a directory that you can write to", path.display())]
-    Parent { path: PathBuf, source: io::Error },
+    Parent {
+        /// The directory of all runs of this user.
+        path: PathBuf,
+        /// The reason of the system.
+        source: io::Error,
+    },
+    /// The file that is locked while directories of runs are created or removed cannot be created.
     #[error("cannot create a file in {}: {source}", path.display())]
-    Guard { path: PathBuf, source: io::Error },
+    Guard {
+        /// The directory that it would be in.
+        path: PathBuf,
+        /// The reason of the system.
+        source: io::Error,
+    },
+    /// The directory of the run cannot be created.
     #[error("cannot create {}: {source}", path.display())]
-    Create { path: PathBuf, source: io::Error },
+    Create {
+        /// The directory of the run.
+        path: PathBuf,
+        /// The reason of the system.
+        source: io::Error,
+    },
+    /// The directory of all runs belongs to another user, or others can write to it.
     #[error(
         "{} is not a directory that only user {user} can write to: remove it, or set TMPDIR to another directory",
         path.display()
     )]
-    NotPrivate { path: PathBuf, user: u32 },
+    NotPrivate {
+        /// The directory of all runs.
+        path: PathBuf,
+        /// The id of the user of this process.
+        user: u32,
+    },
+    /// The directory of all runs disappeared after each attempt to create it.
     #[error(
         "other processes remove {} as often as it is made: end them, or set TMPDIR to another directory",
         .0.display()
     )]
     Removed(PathBuf),
+    /// Each name that this process can choose for its run exists already in this directory.
     #[error("{} is full", .0.display())]
     Full(PathBuf),
+    /// Any other reason of the system.
     #[error(transparent)]
     System(#[from] io::Error),
 }

@@ -10,10 +10,13 @@ const LAUNCHERS: [&str; 4] = ["srun", "mpirun", "mpiexec", "orterun"];
 /// The reason why a command cannot be split into words.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum SplitError {
+    /// The command has no word.
     #[error("it is empty")]
     Empty,
+    /// A backslash is the last character.
     #[error("it ends in the middle of `\\`")]
     Backslash,
+    /// The quotation mark that begins the unclosed part.
     #[error("the quotation mark {0} is not closed")]
     Quote(char),
 }

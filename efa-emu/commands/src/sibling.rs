@@ -12,15 +12,20 @@ const OWN_WORDS: usize = 2;
 /// The reason why a program that is installed with this one does not start.
 #[derive(Debug, thiserror::Error)]
 pub enum SiblingError {
+    /// The program does not start.
     #[error(
         "cannot run {}: {source}: install the whole package (docs/install.md), or build the program in the clone, with \
          `cargo install --path {folder}` where cargo has installed efa-emu, else with `cargo build --release -p {package}`",
         path.display()
     )]
     Start {
+        /// The path at which it was expected: beside this program.
         path: PathBuf,
+        /// The package that builds it.
         package: &'static str,
+        /// The folder of the package in the clone.
         folder: &'static str,
+        /// The reason of the system.
         source: io::Error,
     },
     /// The path of this program cannot be determined.
@@ -31,6 +36,7 @@ pub enum SiblingError {
 /// A program that is installed with this one.
 #[derive(Clone, Copy, Debug)]
 pub struct SiblingProgram {
+    /// The name of its file.
     pub program: &'static str,
     /// The package that builds it.
     pub package: &'static str,

@@ -15,6 +15,7 @@ pub struct Signals {
 
 /// A received signal.
 pub struct Signal {
+    /// The signal number, such as `SIGTERM`.
     pub number: i32,
     /// Whether a process sent it. The terminal sends signals to a whole process group.
     pub from_process: bool,
