@@ -18,8 +18,6 @@
 //! # Ok::<(), efa_options::pages::PagesError>(())
 //! ```
 
-#![allow(missing_docs, reason = "only this workspace uses it")]
-
 pub mod bridge;
 pub mod capture_output;
 pub mod pages;

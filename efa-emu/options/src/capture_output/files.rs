@@ -15,14 +15,34 @@ use super::options::{Ring, UnlimitedFile};
 /// The reason why a capture cannot be written.
 #[derive(Debug, thiserror::Error)]
 pub enum CaptureOutputError {
+    /// The file cannot be created.
     #[error("cannot create the capture {}: {source}", path.display())]
-    Create { path: PathBuf, source: io::Error },
+    Create {
+        /// The file of the capture.
+        path: PathBuf,
+        /// The reason of the system.
+        source: io::Error,
+    },
+    /// The lock of this file is held by another process.
     #[error("another efa-emu is writing the capture {}: name another file", .0.display())]
     InUse(PathBuf),
+    /// The file system permits no lock.
     #[error("cannot lock the capture {}: {source}", path.display())]
-    Lock { path: PathBuf, source: io::Error },
+    Lock {
+        /// The file of the capture.
+        path: PathBuf,
+        /// The reason of the system.
+        source: io::Error,
+    },
+    /// What was recorded cannot be written to the file.
     #[error("cannot write the capture {}: {source}", path.display())]
-    Write { path: PathBuf, source: io::Error },
+    Write {
+        /// The file of the capture.
+        path: PathBuf,
+        /// The reason of the system.
+        source: io::Error,
+    },
+    /// The options limit a capture that is not written to a file.
     #[error(transparent)]
     Ring(#[from] UnlimitedFile),
     /// The pipe that a capture is written to.

@@ -21,17 +21,18 @@ use efa_wire::address::{Gid, Qpn};
 const DEEPEST: usize = 64;
 
 /// The fields of a frame that a filter tests.
-pub struct FilteredFrame<'a> {
+pub(crate) struct FilteredFrame<'a> {
     /// The device that recorded it.
     pub device: &'a DeviceName,
     /// Whether the device sent or received it.
     pub direction: Direction,
-    pub frame: &'a Frame<'a>,
+    pub(crate) frame: &'a Frame<'a>,
 }
 
 /// Decides which frames are recorded.
 #[derive(Clone, PartialEq, Eq, Debug, Default)]
 pub enum Filter {
+    /// All frames.
     #[default]
     All,
     /// Frames that this host, or this one of its devices, sent or received.
@@ -62,26 +63,37 @@ const TESTS: &str = "host, gid, qpn, type, inbound, outbound, rdm or rdma";
 /// The reason why a text is not a filter.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum FilterError {
+    /// The word at which a test has ended.
     #[error("expected `and` or `or` instead of {0:?}")]
     NoOperator(String),
+    /// The word that is no test.
     #[error("expected {TESTS} instead of {0:?}")]
     NoTest(String),
+    /// The text ends after an operator or an opening parenthesis, or is empty.
     #[error("it ends where {TESTS} is expected")]
     Incomplete,
+    /// The nesting is deeper than the parser permits.
     #[error("more than {DEEPEST} `not` and parentheses within each other")]
     TooDeep,
+    /// An opening parenthesis has no counterpart.
     #[error("a closing parenthesis is missing")]
     Unclosed,
+    /// The text ends after a test that takes a value.
     #[error("`{test}` needs {what} behind it")]
     NoValue {
+        /// The word of the test.
         test: &'static str,
         /// A description of the value.
         what: &'static str,
     },
+    /// The value of a test cannot be read.
     #[error("`{test}` needs {what}, not {value:?}")]
     Value {
+        /// The word of the test.
         test: &'static str,
+        /// A description of the value.
         what: &'static str,
+        /// The text instead of the value.
         value: String,
     },
 }
@@ -90,8 +102,10 @@ pub enum FilterError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("capture filter {text:?}: {reason}")]
 pub struct CaptureFilterError {
-    pub text: String,
-    pub reason: FilterError,
+    /// The text that was given for a filter.
+    pub(crate) text: String,
+    /// What is wrong with it.
+    pub(crate) reason: FilterError,
 }
 
 impl Filter {
@@ -125,7 +139,7 @@ impl Filter {
     }
 
     /// Whether the filter accepts the frame.
-    pub fn accepts(&self, seen: &FilteredFrame<'_>) -> bool {
+    pub(crate) fn accepts(&self, seen: &FilteredFrame<'_>) -> bool {
         let header = &seen.frame.header;
         match self {
             Filter::All => true,

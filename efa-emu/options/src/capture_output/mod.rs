@@ -10,7 +10,7 @@ mod options;
 mod store;
 
 pub use files::CaptureOutputError;
-pub use filter::{CaptureFilterError, Filter, FilterError, FilteredFrame, parse_filter};
+pub use filter::{CaptureFilterError, Filter, FilterError, parse_filter};
 pub use options::{CaptureOptions, Ring, UnlimitedFile};
 pub use store::{RecordingTotals, SendCounts, Store};
 
