@@ -25,17 +25,24 @@ use crate::nodes::{Nodes, NodesError};
 /// The reason why a cluster cannot be created.
 #[derive(Debug, thiserror::Error)]
 pub enum ClusterError {
+    /// The cluster's directory, which its files are in, cannot be created.
     #[error(transparent)]
     Directory(#[from] RunDirectoryError),
+    /// A file that lists the hosts cannot be written.
     #[error(transparent)]
     HostList(#[from] HostListError),
+    /// `--sysfs` was given, and the hosts share the namespaces of this process.
     #[error("--sysfs shows the devices in namespaces of the hosts, and there are none")]
     NoNamespaces,
+    /// The directory of the launchers cannot be put in front of `PATH`.
     #[error("{} cannot be in PATH ({source}): set TMPDIR to another directory", path.display())]
     SearchPath {
+        /// The directory of the launchers.
         path: PathBuf,
+        /// It contains the character that separates directories in `PATH`.
         source: env::JoinPathsError,
     },
+    /// A call of the system failed.
     #[error(transparent)]
     System(#[from] io::Error),
 }

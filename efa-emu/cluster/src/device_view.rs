@@ -44,11 +44,14 @@ const NO_DEVICE: &str = "/dev/null";
 /// The reason why the devices cannot be shown in `/sys` and `/dev`.
 #[derive(Debug, thiserror::Error)]
 pub enum DeviceViewError {
+    /// The root directory of this process is no mount point, so that nothing can be mounted below
+    /// it.
     #[error(
         "--sysfs: cannot show the devices in /sys and /dev ({0}): in a chroot, bind the directory to itself (mount \
          --bind) before"
     )]
     Chroot(io::Error),
+    /// The system permits no mount namespace.
     #[error(
         "--sysfs: cannot show the devices in /sys and /dev ({0}): the system has to permit mount namespaces, or user \
          namespaces of users other than root"

@@ -28,14 +28,21 @@ const BRIDGE_PATIENCE: Duration = Duration::from_secs(10);
 /// The reason why a host has no sysfs tree.
 #[derive(Debug, thiserror::Error)]
 pub enum SysfsError {
+    /// The path of the tree, which programs copy to fields of limited length.
     #[error(
         "{} is too long for a device path, which has room for {LONGEST_DEVICE_PATH} bytes: set TMPDIR to a shorter \
          directory",
         .0.display()
     )]
     TooLong(PathBuf),
+    /// A file or directory of the tree cannot be written.
     #[error("cannot write below {}: {source}", root.display())]
-    Write { root: PathBuf, source: io::Error },
+    Write {
+        /// The directory of the tree.
+        root: PathBuf,
+        /// The reason of the system.
+        source: io::Error,
+    },
 }
 
 /// The variables that make programs load the emulated libraries, and the named provider.
@@ -112,9 +119,11 @@ impl EmulatedHosts {
 pub struct EmulatedHost {
     /// At least one.
     pub devices: Vec<Host>,
+    /// The profile of all its devices.
     pub profile: Profile,
     /// The rules for the state of ports; `None` if they cannot be read.
     pub port_rules: Option<PortRules>,
+    /// The configuration that its programs find in their environment.
     pub config: HostConfig,
 }
 

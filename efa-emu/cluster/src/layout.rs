@@ -14,18 +14,33 @@ pub(crate) fn address(number: u32) -> Ipv4Addr {
 /// The reason why hosts cannot be distributed over machines.
 #[derive(Debug, thiserror::Error)]
 pub enum LayoutError {
+    /// At least one machine would have no host.
     #[error(
         "{hosts} hosts are fewer than the {machines} machines of --machines: each needs one at least"
     )]
-    TooFewHosts { hosts: u32, machines: usize },
+    TooFewHosts {
+        /// The hosts of the whole cluster.
+        hosts: u32,
+        /// The machines of `--machines`, this one included.
+        machines: usize,
+    },
+    /// A machine is named more than once.
     #[error("--machines has {0} twice: a machine has all of its hosts in one part of the cluster")]
     Twice(String),
+    /// This machine is not among those of `--machines`.
     #[error("{0} is not one of --machines")]
     NotListed(String),
+    /// The name of a machine cannot be resolved.
     #[error(
         "cannot find the machine {machine} of --machines: {source}: check the name, or add it to /etc/hosts"
     )]
-    NotFound { machine: String, source: io::Error },
+    NotFound {
+        /// The name as it was given.
+        machine: String,
+        /// The reason of the resolver.
+        source: io::Error,
+    },
+    /// The resolver knows the name of a machine, but no address of it.
     #[error("the machine {0} of --machines has no address")]
     NoAddress(String),
 }
@@ -43,8 +58,8 @@ pub struct Layout {
 pub struct OtherMachine {
     /// The name under which the machine is reached.
     pub machine: String,
-    pub address: IpAddr,
-    pub hosts: Range<u32>,
+    pub(crate) address: IpAddr,
+    pub(crate) hosts: Range<u32>,
 }
 
 impl Layout {

@@ -19,8 +19,6 @@
 //! # Ok::<(), Box<dyn std::error::Error>>(())
 //! ```
 
-#![allow(missing_docs, reason = "only this workspace uses it")]
-
 pub mod bridge;
 mod cluster;
 mod device_view;

@@ -45,31 +45,54 @@ pub enum MembersError {
     /// A word of the command line, or the path of the program or its directory.
     #[error("{} cannot be sent to another machine: it is not UTF-8: use another name", .0.display())]
     Word(OsString),
+    /// The program that reaches other machines does not start.
     #[error(
         "cannot run {shell} to reach the machine {machine}: {source}: name another command with --rsh"
     )]
     Shell {
+        /// The program, and its options.
         shell: RemoteShell,
+        /// The machine that was to be reached.
         machine: String,
+        /// The reason why the program does not start.
         source: io::Error,
     },
+    /// The program that reaches another machine has ended before the part there was ready.
     #[error(
         "the part of the cluster on the machine {machine} could not be started ({status}): see its output above"
     )]
-    Ended { machine: String, status: ExitStatus },
+    Ended {
+        /// The machine that it reached.
+        machine: String,
+        /// How it ended.
+        status: ExitStatus,
+    },
+    /// A host of another machine is not in the fabric of this machine in time.
     #[error(
         "{host} of the machine {machine} is not there after {PATIENCE:?}: look at what the bridges say \
          (docs/machines.md)"
     )]
-    NoHost { host: String, machine: String },
+    NoHost {
+        /// The first of those that are missing.
+        host: String,
+        /// The machine that it is on.
+        machine: String,
+    },
+    /// The part on another machine has not reported in time that it is ready.
     #[error(
         "the machine {machine} is not ready after {PATIENCE:?}: look at what the bridges say (docs/machines.md)"
     )]
-    NotReady { machine: String },
+    NotReady {
+        /// The machine that it is on.
+        machine: String,
+    },
+    /// There is no bridge to the other machines.
     #[error(transparent)]
     Uplink(#[from] UplinkError),
+    /// The fabric of this machine cannot be read.
     #[error(transparent)]
     Fabric(#[from] FabricError),
+    /// A call of the system failed.
     #[error(transparent)]
     System(#[from] io::Error),
 }

@@ -30,8 +30,10 @@ const CLUSTER_KIB: u64 = 192;
 /// The reason why a cluster has too many hosts, or none.
 #[derive(Debug, thiserror::Error)]
 pub enum CapacityError {
+    /// The number of hosts is 0, or greater than the emulator permits.
     #[error("a cluster of {0} hosts is not possible: it can have 1 to {MOST_HOSTS}")]
     Number(u32),
+    /// The memory that the system can give is too small.
     #[error(
         "{hosts} hosts take {} MiB, and {} MiB are available: each{} takes {} MiB, and {} MiB for one rank that uses \
          libfabric; at most {most} hosts fit",
@@ -42,17 +44,21 @@ pub enum CapacityError {
         RANK_KIB / 1024
     )]
     Memory {
+        /// The number of hosts that were requested.
         hosts: u32,
         /// The devices of each host.
         devices: u32,
         /// The memory of each host without programs, of all hosts with a rank each, and what there
         /// is, in KiB.
         host: u64,
+        /// Of all hosts with a rank each, in KiB.
         needed: u64,
+        /// What the system can give, in KiB.
         available: u64,
         /// The number of hosts that fit.
         most: u64,
     },
+    /// The file system of the fabric is too small.
     #[error(
         "{} {} MiB of {}, and {} MiB are free there: each takes {} KiB{}; at most {most} hosts fit: make it larger \
          (`mount -o remount,size=SIZE {}`; of a container, `--shm-size SIZE`)",
@@ -65,7 +71,9 @@ pub enum CapacityError {
         place.path.display()
     )]
     FileSystem {
+        /// The number of hosts that were requested.
         hosts: u32,
+        /// The file system of the fabric.
         place: FileSystem,
         /// The space that the hosts take, in KiB.
         needed: u64,
@@ -161,8 +169,10 @@ pub fn check_room(
 /// A file system with files of hosts; all sizes in KiB.
 #[derive(Clone, Debug)]
 pub struct FileSystem {
-    pub path: PathBuf,
-    pub free: u64,
+    /// Where it is mounted.
+    pub(crate) path: PathBuf,
+    /// Its free space in KiB.
+    pub(crate) free: u64,
     /// Size of each host's files.
     pub host: u64,
     /// Size of the files of a program that opens a device.

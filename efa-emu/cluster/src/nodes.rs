@@ -29,8 +29,13 @@ pub enum NodesError {
     /// The reason of a host's process, as it has sent it.
     #[error("{0}")]
     Refused(String),
+    /// The process of a host has ended without a reason.
     #[error("{host} has ended while it started")]
-    Ended { host: String },
+    Ended {
+        /// The name of the host.
+        host: String,
+    },
+    /// A call of the system failed.
     #[error(transparent)]
     System(#[from] io::Error),
 }

@@ -36,8 +36,10 @@ const CHUNK: usize = 64 << 10;
 /// The reason why there is no bridge to other machines.
 #[derive(Debug, thiserror::Error)]
 pub enum UplinkError {
+    /// The program of the bridge does not start.
     #[error(transparent)]
     Start(#[from] SiblingError),
+    /// The address at which the bridge was to listen is in use.
     #[error(
         "the bridge to other machines has ended: {output}: choose another port with {listen_option}"
     )]
@@ -47,17 +49,20 @@ pub enum UplinkError {
         /// See [`UplinkParameters`].
         listen_option: &'static str,
     },
+    /// The bridge has ended for another reason.
     #[error("the bridge to other machines has ended: {output}")]
     Ended {
         /// The last output of the bridge.
         output: String,
     },
+    /// A call of the system failed.
     #[error(transparent)]
     System(#[from] io::Error),
 }
 
 /// The parameters of the bridge.
 pub struct UplinkParameters<'a> {
+    /// The file with the key that all bridges share.
     pub key: &'a Path,
     /// The address at which it listens.
     pub listen: &'a str,
