@@ -21,7 +21,7 @@ use efa_device_model::link::{HostSegment, RequestHeader};
 use efa_device_model::qpn_policy::QpnPolicy;
 use efa_lock_free::qpn::QpnChoice;
 use efa_lock_free::record::{self, LINE, Record, RecordKind, record_length};
-use efa_lock_free::ring::{ANSWERS, Incoming, answer_code};
+use efa_lock_free::ring::{ANSWERS, Incoming, RingMemory, answer_code};
 
 /// The files of two processes, one of them hostile. They are created once, for many
 /// [`FuzzSession`]s.
@@ -121,6 +121,7 @@ struct ReturnRing {
 /// The attacker's fields of a record besides its request.
 #[derive(Clone, Copy, Debug)]
 pub struct RecordFields {
+    /// The code of a [`RecordKind`], or one that there is not.
     pub kind: u8,
     /// Offset of the payload in the request's data, or a name.
     pub offset: u32,
@@ -225,7 +226,7 @@ impl FuzzSession<'_> {
         let Some(out) = &mut self.out else {
             return;
         };
-        let end = out.memory.len() - PAGE;
+        let end = out.memory.capacity();
         let length = record_length(payload.len());
         if out.at + length > end {
             out.write(&Record::pad(end - out.at).fields(), &[], end - out.at);
@@ -245,7 +246,7 @@ impl FuzzSession<'_> {
     /// Writes a word of the ring to the victim.
     pub fn scribble_ring(&mut self, word: usize, value: u64) {
         if let Some(out) = &self.out {
-            let words = out.memory.len() / 8;
+            let words = (PAGE + out.memory.capacity()) / 8;
             out.memory
                 .u64(8 * (word % words))
                 .store(value, Ordering::SeqCst);
@@ -331,7 +332,7 @@ impl FuzzSession<'_> {
 
 impl AttackRing {
     fn write(&mut self, fields: &record::Fields, payload: &[u8], length: usize) {
-        let end = self.memory.len() - PAGE;
+        let end = self.memory.capacity();
         let header = PAGE + self.at;
         for (index, value) in fields.iter().enumerate() {
             self.memory
