@@ -11,10 +11,6 @@
 
 #![forbid(unsafe_code)]
 
-// The device of tests, which `nic` compiles from another package, names this crate so.
-#[cfg(test)]
-extern crate self as efa_core;
-
 pub mod endpoint;
 pub mod nic;
 

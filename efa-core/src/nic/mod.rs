@@ -49,8 +49,7 @@ mod lent;
 mod memory;
 mod objects;
 mod request;
-#[cfg(test)]
-#[path = "../../../testing/src/nic/device.rs"]
+#[doc(hidden)]
 pub mod test_device;
 
 pub use attributes::{DeviceCaps, NicAttributes};

@@ -8,7 +8,7 @@ use efa_core::nic::{
     RdmaRequest, Region, RemoteKey, SendRequest, Source, Status, UserSlice,
 };
 
-use super::device::{Buffers, TestDomain, TestNic, Transport};
+use efa_core::nic::test_device::{Buffers, TestDomain, TestNic, Transport};
 
 const MTU: usize = 1024;
 const DEPTH: usize = 256;

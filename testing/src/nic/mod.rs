@@ -8,10 +8,9 @@
 //! * a [`Loopback`] to the device itself, with no allocations and almost no cost, so that the
 //!   engine's allocations and cost can be measured.
 
-mod device;
 mod loopback;
 mod network;
 
-pub use device::{Buffers, TestDomain, TestNic, TestQueuePair, Transport};
+pub use efa_core::nic::test_device::{Buffers, TestDomain, TestNic, TestQueuePair, Transport};
 pub use loopback::{Loopback, LoopbackNic};
 pub use network::{DeviceTraits, Flight, MEMORY, Network, NetworkNic, Port};

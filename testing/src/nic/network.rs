@@ -12,7 +12,7 @@ use efa_core::nic::{
     NicError, RdmaRequest, Region, RemoteKey, SendRequest, Source, Status, UserSlice,
 };
 
-use super::device::{Buffers, TestDomain, TestNic, Transport};
+use efa_core::nic::test_device::{Buffers, TestDomain, TestNic, Transport};
 
 /// The start of user memory in every host's address space.
 pub const MEMORY: u64 = 0x1_0000;

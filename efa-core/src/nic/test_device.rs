@@ -1,12 +1,13 @@
-//! The device: a pool of packet buffers and one queue pair, over a carrier.
+//! A device of tests: a pool of packet buffers and one queue pair, over a carrier.
 //!
-//! The unit tests of the engine compile this file into `efa-core`, because this package depends on
-//! the engine without its tests.
+//! It serves the unit tests of the engine and, in the package `efa-testing`, those of all others.
+//! The unit tests cannot take it from there: that package depends on this one without its tests,
+//! whose traits are other ones. So it is not only compiled for tests.
 
 use std::marker::PhantomData;
 
-use efa_core::address::{Ahn, Gid, RawAddress};
-use efa_core::nic::{
+use crate::address::{Ahn, Gid, RawAddress};
+use crate::nic::{
     Access, BufferId, Completion, CompletionQueueId, Domain, Doorbell, NicAttributes, NicError,
     OwnNic, QueuePair, QueuePairConfig, RdmaRequest, Region, SendRequest, UserSlice,
 };
@@ -16,7 +17,6 @@ pub type TestNic<C> = OwnNic<TestDomain<C>>;
 
 /// Transports a device's requests. Each method corresponds to the one of [`Domain`] or
 /// [`QueuePair`] with the same name.
-#[expect(missing_docs, reason = "they are those of `Domain` and `QueuePair`")]
 pub trait Transport {
     fn post_send(&mut self, buffers: &mut Buffers, request: &SendRequest) -> Result<(), NicError>;
     fn post_recv(&mut self, buffers: &mut Buffers, buffer: BufferId) -> Result<(), NicError>;
