@@ -107,13 +107,18 @@ pub fn serve<Q: DeserializeOwned, A: Serialize>(
 /// The reason why there is no answer.
 #[derive(Debug, thiserror::Error)]
 pub enum NoAnswer {
+    /// Its standard output was closed; the text says how it ended, if it has.
     #[error("its output ended{0}")]
     Ended(String),
+    /// The time that it had for the answer.
     #[error("it did not answer within {0:?}")]
     Late(Duration),
+    /// It printed a line that is no answer.
     #[error("it printed `{line}`: {source}")]
     Unclear {
+        /// The line as it was printed.
         line: String,
+        /// What is wrong with the line.
         source: serde_json::Error,
     },
 }

@@ -21,8 +21,6 @@
 //! # }
 //! ```
 
-#![allow(missing_docs, reason = "only this workspace uses it")]
-
 pub mod answers;
 pub mod application;
 pub mod drive;

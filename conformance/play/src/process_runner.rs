@@ -21,30 +21,44 @@ const TRY_AGAIN: (u32, Duration) = (2000, Duration::from_millis(1));
 /// The reason why a scenario was not played to its end.
 #[derive(Debug, thiserror::Error)]
 pub enum RunError {
+    /// The process of an endpoint failed.
     #[error(transparent)]
     Player(#[from] PlayerError),
+    /// The scenario needs another release of libfabric for an endpoint.
     #[error(
         "endpoint `{endpoint}` needs libfabric {needed}, but {library} has {found}; name another \
          library with --libfabric PATH"
     )]
     Version {
+        /// The name of the endpoint.
         endpoint: String,
+        /// The release that it needs at least.
         needed: Version,
+        /// The release that its process stated.
         found: String,
+        /// The library that was loaded.
         library: PathBuf,
     },
+    /// An endpoint of the scenario has no application.
     #[error(
         "the packets of endpoint `{endpoint}` are written by hand, nothing plays it; `efa-conformance \
          run` tests the others"
     )]
-    Scripted { endpoint: String },
+    Scripted {
+        /// The name of the endpoint.
+        endpoint: String,
+    },
+    /// The faults of the scenario are handed over in a file, which cannot be written.
     #[error("cannot write the scenario's faults to a temporary file: {0}")]
     Faults(std::io::Error),
+    /// Operations that the scenario waits for did not complete.
     #[error("line {line}: {operations} did not complete within {limit:?}")]
     Timeout {
         /// The step's line in the scenario.
         line: usize,
+        /// Their names, as text.
         operations: String,
+        /// The time that they had.
         limit: Duration,
     },
 }
@@ -83,10 +97,10 @@ pub struct StepTime {
 
 /// A memory registration.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct RegionMark {
+pub(crate) struct RegionMark {
     /// The `register` step's id.
     pub id: String,
-    pub remote: Remote,
+    pub(crate) remote: Remote,
     /// The time of the registration, since the Unix epoch.
     pub time: Duration,
 }
@@ -98,7 +112,7 @@ pub struct Transcript {
     pub marks: Vec<StepTime>,
     /// The release of each endpoint's software.
     pub versions: Vec<String>,
-    pub regions: Vec<RegionMark>,
+    pub(crate) regions: Vec<RegionMark>,
     /// Differences between the applications' results and the scenario.
     pub problems: Vec<String>,
     /// The captures that the players printed, one for each endpoint; empty if there is none.
@@ -108,6 +122,7 @@ pub struct Transcript {
 /// A played scenario, perhaps not to its end.
 #[derive(Debug)]
 pub struct Played {
+    /// What happened until then.
     pub transcript: Transcript,
     /// The reason why it was not played to its end, if so.
     pub error: Option<RunError>,

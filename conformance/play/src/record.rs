@@ -14,12 +14,16 @@ use crate::trace::{END_OF_STEPS, region_comment};
 /// The reason why nothing was recorded.
 #[derive(Debug, thiserror::Error)]
 pub enum RecordError {
+    /// The scenario cannot be read, or contradicts itself.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
+    /// The scenario was not played to its end.
     #[error(transparent)]
     Run(#[from] RunError),
+    /// The captures of the endpoints cannot be merged.
     #[error(transparent)]
     Merge(#[from] MergeError),
+    /// The scenario was played to its end, but not as it says.
     #[error(
         "{} went otherwise than it says; what was captured is in {}:\n  {}",
         scenario.display(),
@@ -27,11 +31,14 @@ pub enum RecordError {
         problems.join("\n  ")
     )]
     Different {
+        /// The file of the scenario.
         scenario: PathBuf,
         /// The capture, which is not a trace.
         capture: PathBuf,
+        /// The differences, one per line.
         problems: Vec<String>,
     },
+    /// What the machine or the installation lacks.
     #[error("{0}")]
     Environment(String),
 }
@@ -52,6 +59,7 @@ impl RecordError {
 pub struct Stock {
     /// The library: a path, or a name for the dynamic linker.
     pub library: PathBuf,
+    /// The provider of that library to use.
     pub provider: Provider,
     /// A program that starts its first argument with the libraries of another release.
     pub runner: Option<PathBuf>,
@@ -147,7 +155,9 @@ pub fn run(
 /// A recorded trace.
 #[derive(Debug)]
 pub struct Recording {
+    /// How many frames the capture has.
     pub frames: usize,
+    /// The release of each endpoint's software.
     pub versions: Vec<String>,
 }
 

@@ -27,10 +27,13 @@ pub struct OperationTracker<'s> {
 /// An operation for an endpoint to start.
 #[derive(Clone, Debug)]
 pub struct Start<'s> {
+    /// The endpoint that starts it.
     pub at: EndpointIndex,
+    /// The operation's name in the scenario.
     pub id: &'s str,
     /// The operation's name in reports.
     pub token: Token,
+    /// The operation, with the addresses and memory of the other endpoints.
     pub request: Request,
     /// The seed of the message whose bytes it must deliver.
     pub seed: Option<u64>,
@@ -47,7 +50,8 @@ pub struct Comparison<'s> {
     pub token: Token,
     /// The offset in the memory, in bytes.
     pub offset: usize,
-    pub message: &'s str,
+    pub(crate) message: &'s str,
+    /// The bytes of that message.
     pub payload: Payload,
 }
 

@@ -16,17 +16,28 @@ use crate::scenario::{Scenario, ScenarioError};
 /// The reason why a capture or trace cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TraceError {
+    /// The capture cannot be read.
     #[error(transparent)]
     Capture(#[from] ReadError),
+    /// The scenario cannot be read, or contradicts itself.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
+    /// A capture without the scenario of which it is the recording.
     #[error(
         "{trace} has no scenario: {scenario} is missing; a trace is a capture with its scenario"
     )]
-    NoScenario { trace: PathBuf, scenario: PathBuf },
+    NoScenario {
+        /// The path of the capture.
+        trace: PathBuf,
+        /// The path at which its scenario was expected.
+        scenario: PathBuf,
+    },
+    /// The capture is not a recording of this scenario.
     #[error("{trace}: {problem}; record it again with `efa-conformance record`")]
     Foreign {
+        /// The path of the capture.
         trace: PathBuf,
+        /// The first contradiction.
         problem: MismatchError,
     },
 }
@@ -34,18 +45,31 @@ pub enum TraceError {
 /// How a capture contradicts a scenario. Packets have the numbers that they have in the capture.
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 pub enum MismatchError {
+    /// An interface of the capture has the name of no endpoint.
     #[error("the scenario has no endpoint `{0}`")]
     NoEndpoint(String),
+    /// The capture has only the beginning of a packet.
     #[error("a snap length cut off packet {0}")]
     CutOff(u64),
+    /// A packet precedes the comments that say which step was played.
     #[error("packet {0} belongs to no step: the capture has no step comments")]
     NoStep(u64),
+    /// A comment names a step that the scenario does not have.
     #[error("packet {packet}: `{comment}` is not a step of the scenario")]
-    UnknownStep { packet: u64, comment: String },
+    UnknownStep {
+        /// The first packet of that step.
+        packet: u64,
+        /// The comment of the packet.
+        comment: String,
+    },
+    /// A comment describes a step otherwise than the scenario.
     #[error("packet {packet}: it was recorded in `{comment}`, but the scenario says `{described}`")]
     OtherStep {
+        /// The first packet of that step.
         packet: u64,
+        /// The comment of the packet.
         comment: String,
+        /// How such a comment describes the step of the scenario.
         described: String,
     },
 }
@@ -53,12 +77,15 @@ pub enum MismatchError {
 /// A capture with the scenario that was played.
 #[derive(Clone, Debug)]
 pub struct Trace {
+    /// What was played.
     pub scenario: Scenario,
+    /// What was recorded.
     pub capture: Capture,
     /// The endpoint of each interface.
     pub endpoint_of: Vec<EndpointIndex>,
     /// The step during which each frame was captured; the number of steps means after the last one.
     pub step_of: Vec<usize>,
+    /// The registered memory of each `register` step, by its id, from comments of the capture.
     pub regions: HashMap<String, Remote>,
     /// Statuses of requests that were not served, by the indices of their outgoing frames.
     pub refused: HashMap<usize, Status>,

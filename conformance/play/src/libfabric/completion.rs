@@ -12,16 +12,19 @@ use super::{ERROR_AVAILABLE, Error, TRY_AGAIN, Token, ffi};
 pub struct Completion {
     /// The operation's token; `None` for a peer's write to local memory.
     pub token: Option<Token>,
+    /// The memory of the operation, which the application gets back.
     pub buffer: Vec<u8>,
     /// Completion flags (`FI_RECV`, `FI_REMOTE_CQ_DATA`, ...).
     pub flags: u64,
     /// Bytes received.
     pub length: usize,
+    /// The tag of a received tagged message; else without meaning.
     pub tag: u64,
     /// Remote completion data, if the peer sent any.
     pub data: Option<u64>,
     /// The sender, if the endpoint requested sources and the sender is known.
     pub source: Option<Address>,
+    /// Whether the operation succeeded, with libfabric's reason if not.
     pub result: Result<(), Failure>,
 }
 
@@ -32,7 +35,7 @@ pub struct Failure {
     pub code: i32,
     /// The provider's own number.
     pub provider_code: i32,
-    pub text: String,
+    pub(crate) text: String,
     /// Bytes that did not fit.
     pub overflow: usize,
 }

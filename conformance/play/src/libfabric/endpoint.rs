@@ -17,6 +17,7 @@ pub struct Settings {
     /// The version of the programming interface to request. The library's own version is used if
     /// that is lower.
     pub api: Version,
+    /// The primary and secondary capabilities to request (`FI_TAGGED`, `FI_RMA`, ...).
     pub capabilities: u64,
     /// Register every buffer before it is used (`FI_MR_LOCAL`), instead of leaving that to the
     /// provider.

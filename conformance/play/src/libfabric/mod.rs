@@ -35,7 +35,9 @@ const ERROR_AVAILABLE: isize = -(ffi::FI_EAVAIL as isize);
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize, Deserialize)]
 #[serde(into = "String", try_from = "String")]
 pub struct Version {
+    /// The number before the point.
     pub major: u16,
+    /// The number after the point.
     pub minor: u16,
 }
 
@@ -103,17 +105,28 @@ impl FromStr for Version {
 /// The reason why a call into libfabric failed.
 #[derive(Debug, thiserror::Error)]
 pub enum Error {
+    /// The library is not there, or the dynamic linker refuses it.
     #[error("cannot load libfabric from {path}: {reason}; name the library with --libfabric PATH")]
-    Load { path: PathBuf, reason: String },
+    Load {
+        /// The library as it was named.
+        path: PathBuf,
+        /// What the dynamic linker says.
+        reason: String,
+    },
+    /// A function of libfabric returned an error.
     #[error("libfabric's {call} failed: {text} (error {code})")]
     Call {
+        /// The name of the function.
         call: &'static str,
         /// The positive error number.
         code: i32,
+        /// libfabric's text for the error number.
         text: String,
     },
+    /// A function or a resource that this release does not have.
     #[error("this libfabric does not offer {0}")]
     Missing(&'static str),
+    /// `fi_getinfo` returns nothing for the requested provider and capabilities.
     #[error(
         "libfabric {version} finds no endpoint of its provider {provider} for reliable datagrams with the \
          requested capabilities: {text}; `fi_info -l` shows its providers ({} has plug-ins); run under \
@@ -121,14 +134,23 @@ pub enum Error {
         Provider::SEARCH_PATH
     )]
     NoEndpoint {
+        /// The requested provider, by libfabric's name.
         provider: String,
+        /// The release of the library.
         version: Version,
+        /// libfabric's text for the error number.
         text: String,
     },
+    /// The requested device is not among those that the provider lists.
     #[error(
         "libfabric's provider {provider} lists no device {device}; `fi_info -p {provider}` shows those that it has"
     )]
-    NoDevice { provider: String, device: String },
+    NoDevice {
+        /// The requested provider, by libfabric's name.
+        provider: String,
+        /// The requested device, by libfabric's name of its domain.
+        device: String,
+    },
     /// A caller's mistake.
     #[error("{0}")]
     Usage(String),

@@ -14,6 +14,7 @@ pub struct Token(pub u64);
 /// The receiver of a message, its tag and its completion data.
 #[derive(Clone, Copy, Debug)]
 pub struct Destination {
+    /// The receiving endpoint, as the address vector numbers it.
     pub peer: Address,
     /// `Some` for a tagged message.
     pub tag: Option<u64>,
@@ -24,8 +25,11 @@ pub struct Destination {
 /// A peer's registered memory.
 #[derive(Clone, Copy, Debug)]
 pub struct RemoteMemory {
+    /// The endpoint that owns it, as the address vector numbers it.
     pub peer: Address,
+    /// Its virtual address at the owner, or the offset in the region if the provider wants that.
     pub address: u64,
+    /// The key of the memory region.
     pub key: u64,
 }
 

@@ -264,7 +264,9 @@ impl SendMode {
 /// The accesses that peers may make to registered memory.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum RegionAccess {
+    /// Peers may read it (`FI_REMOTE_READ`).
     RemoteRead,
+    /// Peers may write it (`FI_REMOTE_WRITE`).
     RemoteWrite,
 }
 

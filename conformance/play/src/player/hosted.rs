@@ -55,9 +55,15 @@ const TICK: Duration = Duration::from_millis(5);
 #[serde(rename_all = "kebab-case", deny_unknown_fields)]
 pub enum HostedEvent {
     /// The program wrote to its standard output.
-    Printed { bytes: Bytes },
+    Printed {
+        /// The next bytes of that stream.
+        bytes: Bytes,
+    },
     /// The program wrote to its standard error.
-    Complained { bytes: Bytes },
+    Complained {
+        /// The next bytes of that stream.
+        bytes: Bytes,
+    },
     /// A process of the host listens at the requested port.
     Listens {},
     /// A part of the capture of the program's device; the parts are in order.
@@ -66,7 +72,10 @@ pub enum HostedEvent {
         bytes: Bytes,
     },
     /// The host lacks something, so the program was not started.
-    Lacks { text: String },
+    Lacks {
+        /// What is missing, and how to get it.
+        text: String,
+    },
 }
 
 impl Line for HostedEvent {}
@@ -94,6 +103,7 @@ pub struct HostedProgram {
     pub runner: Option<String>,
     /// The only plug-in that libfabric should use.
     pub provider: Option<String>,
+    /// How its packets are captured; `None`: they are not.
     pub recording: Option<Recording>,
     /// The port at which it will listen.
     pub port: Option<u16>,

@@ -16,8 +16,10 @@ use super::program::{Program, find_beside};
 /// The reason why nothing can be launched.
 #[derive(Debug, thiserror::Error)]
 pub enum LauncherError {
+    /// The path of this program cannot be determined.
     #[error("cannot find this program's own file: {0}")]
     OwnFile(#[from] std::io::Error),
+    /// The program `efa-emu` was not found.
     #[error(
         "efa-emu is neither beside this program nor in PATH; build it with `cargo build -p efa-emu` or \
          name it with --efa-emu PATH"
@@ -28,7 +30,9 @@ pub enum LauncherError {
 /// Starts driven processes, each on a separate emulated host.
 #[derive(Clone, Debug)]
 pub struct Launcher {
+    /// The program that starts the emulated hosts.
     pub efa_emu: PathBuf,
+    /// The program that plays endpoints with the engine or libfabric.
     pub efa_conformance: PathBuf,
     /// Name of the emulated fabric, different from all others in use.
     pub fabric: String,
@@ -56,8 +60,11 @@ impl Launcher {
 pub struct Host {
     /// Name of the endpoint and of its emulated host.
     pub name: String,
+    /// The device profile; `None`: the default of `efa-emu`.
     pub profile: Option<String>,
+    /// The file for a capture of its device, if one is wanted.
     pub capture: Option<PathBuf>,
+    /// Variables of the process besides those of this one.
     pub environment: BTreeMap<String, String>,
     /// The program that starts programs with the libraries of another release, if one is needed.
     pub runner: Option<PathBuf>,

@@ -116,7 +116,7 @@ impl fmt::Display for Versions {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub struct Description {
     #[serde(flatten)]
-    pub versions: Versions,
+    pub(crate) versions: Versions,
     /// The host's name for itself.
     pub host: String,
     /// Its EFA devices: their GIDs by their names.
@@ -203,47 +203,69 @@ fn efa_devices() -> Result<BTreeMap<String, HwDevice>, efa_hw::OpenError> {
 /// The reason why nothing can be played at a place.
 #[derive(Debug, thiserror::Error)]
 pub enum PlaceError {
+    /// The program that reaches hosts does not start.
     #[error("cannot start `{shell}` to reach {host}: {source}")]
     Start {
+        /// The host that was to be reached.
         host: String,
+        /// That program and its options.
         shell: String,
+        /// The reason of the system.
         source: std::io::Error,
     },
+    /// The program that reaches hosts ended with the status that means that it has no connection.
     #[error(
         "cannot reach {host}: `{shell} {host}` ended with status 255{tail}; see that `{shell} {host} true` \
          works without questions"
     )]
     Unreachable {
+        /// The host that was to be reached.
         host: String,
+        /// That program and its options.
         shell: String,
         /// The end of its standard error.
         tail: String,
     },
+    /// The description of the host did not arrive in time.
     #[error("{host} did not answer within {limit:?}{tail}; see that `{shell} {host} true` works")]
     Silent {
+        /// The host that was reached.
         host: String,
+        /// The program that reached it, and its options.
         shell: String,
+        /// The time that it had.
         limit: Duration,
+        /// The end of the standard error.
         tail: String,
     },
+    /// The shell of the host does not find efa-conformance.
     #[error(
         "{host} has no program `{program}`{tail}; install it there in a directory that is in the PATH of \
          `{shell} {host}`"
     )]
     NoProgram {
+        /// The host that was reached.
         host: String,
+        /// The name or path that was tried there.
         program: String,
+        /// The program that reached it, and its options.
         shell: String,
+        /// The end of the standard error.
         tail: String,
     },
+    /// efa-conformance of the host did not describe it: it may be another release.
     #[error(
         "`{program} place` on {host} ended with {status}{tail}; install efa-conformance {} there",
         version::build()
     )]
     Refused {
+        /// The host that was reached.
         host: String,
+        /// efa-conformance there, by name or path.
         program: String,
+        /// How it ended.
         status: ExitStatus,
+        /// The end of the standard error.
         tail: String,
     },
     /// Another program wrote to standard output.
@@ -252,23 +274,41 @@ pub enum PlaceError {
          when `{shell}` logs in, such as a banner or ~/.bashrc; silence it for shells that have no terminal"
     )]
     Banner {
+        /// The host that was reached.
         host: String,
+        /// The first line that arrived.
         line: String,
+        /// efa-conformance there, by name or path.
         program: String,
+        /// The program that reached it, and its options.
         shell: String,
     },
+    /// The two programs are of builds that do not speak to each other.
     #[error("{host} has {there}; here is {here}: install the same release on both")]
     Different {
+        /// The host that was reached.
         host: String,
+        /// The versions that the host stated.
         there: Box<Versions>,
+        /// The versions of this program.
         here: Box<Versions>,
     },
+    /// The host has no device that can be used.
     #[error("{host} has no EFA device: {reason}")]
-    NoDevice { host: String, reason: String },
+    NoDevice {
+        /// The host that was reached.
+        host: String,
+        /// Why it has none, as it stated.
+        reason: String,
+    },
+    /// The host has devices, but not the one that was named.
     #[error("{host} has no EFA device {wanted}; it has {}", found.join(", "))]
     NoSuchDevice {
+        /// The host that was reached.
         host: String,
+        /// The device that was named.
         wanted: String,
+        /// The devices of the host, by name.
         found: Vec<String>,
     },
 }
@@ -277,7 +317,7 @@ pub enum PlaceError {
 #[derive(Clone, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("{host} names no free port: {reason}")]
 pub struct PortError {
-    pub host: String,
+    pub(crate) host: String,
     /// The output instead, or why there was none.
     pub reason: String,
 }
@@ -295,6 +335,7 @@ pub enum Recording {
 /// How hosts are reached.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct RemoteAccess {
+    /// The program that runs a command on another host, such as `ssh`.
     pub shell: RemoteShell,
     /// `efa-conformance` there: a path, or a name for the shell.
     pub program: String,

@@ -15,8 +15,10 @@ pub enum Program {
     Libfabric {
         /// The library: a path, or a name for the dynamic linker.
         library: PathBuf,
+        /// The provider of that library to use.
         provider: Provider,
     },
+    /// Another program.
     Exec {
         /// The program, then its arguments.
         words: Vec<String>,

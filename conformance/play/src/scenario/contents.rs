@@ -17,11 +17,15 @@ use crate::operation::EndpointIndex;
 pub struct Scenario {
     /// The file's name without its extension.
     pub name: String,
+    /// The file it was read from.
     pub path: PathBuf,
+    /// What it shows, in a sentence for lists.
     pub description: String,
     /// Sections of the protocol specification that the trace exercises.
     pub spec: Vec<String>,
+    /// The endpoints, whose indices all other parts use.
     pub endpoints: Vec<EndpointSpec>,
+    /// The steps, in the order in which they are played.
     pub steps: Vec<Step>,
     /// The packets, if they are written by hand, in their order.
     pub packets: Vec<WrittenPacket>,

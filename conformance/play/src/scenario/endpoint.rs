@@ -74,11 +74,17 @@ impl EndpointSpec {
 /// A capability that an application requests.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Capability {
+    /// Untagged messages (`FI_MSG`).
     Msg,
+    /// Tagged messages (`FI_TAGGED`).
     Tagged,
+    /// Reads and writes of remote memory (`FI_RMA`).
     Rma,
+    /// Atomics (`FI_ATOMIC`).
     Atomic,
+    /// Completions name the sender (`FI_SOURCE`).
     Source,
+    /// Receives accept one sender only (`FI_DIRECTED_RECV`).
     DirectedRecv,
 }
 

@@ -6,19 +6,26 @@ use std::path::{Path, PathBuf};
 /// The reason why a scenario cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ScenarioError {
+    /// The file cannot be read.
     #[error("cannot read the scenario {file}: {source}")]
     Unreadable {
+        /// The path of the scenario.
         file: PathBuf,
+        /// The reason of the system.
         source: std::io::Error,
     },
+    /// A key of the file is not valid.
     #[error("{file}:{line}: {key}: {problem}; {remedy}")]
     Invalid {
+        /// The path of the scenario.
         file: PathBuf,
         /// Line, counted from 1.
         line: usize,
         /// The key, as written.
         key: String,
+        /// What is wrong with the key.
         problem: String,
+        /// What the author can write instead.
         remedy: String,
     },
 }

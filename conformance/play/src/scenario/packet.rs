@@ -15,7 +15,9 @@ pub struct WrittenPacket {
     pub line: usize,
     /// The step during which it is sent: the last one before it.
     pub step: usize,
+    /// The endpoint that sends it.
     pub from: EndpointIndex,
+    /// The endpoint that it is addressed to.
     pub to: EndpointIndex,
     /// Its other keys.
     pub keys: Vec<WrittenKey>,
@@ -24,8 +26,11 @@ pub struct WrittenPacket {
 /// A key of a packet.
 #[derive(Clone, PartialEq, Debug)]
 pub struct WrittenKey {
+    /// The key as written, such as a field of the packet's format.
     pub name: String,
+    /// The line of the file on which it is, counted from 1.
     pub line: usize,
+    /// Its value, which is not interpreted yet.
     pub value: toml::Value,
 }
 

@@ -11,22 +11,28 @@ use super::keys::{Keys, RawTable};
 /// A per-trace departure from the suite's policy for one field.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct PolicyOverride {
+    /// The line of the file on which it begins, counted from 1.
     pub line: usize,
     /// Packet type, such as `HANDSHAKE`; `*` is any.
     pub packet: String,
     /// Field, such as `extra_info`.
     pub field: String,
+    /// The policy instead of the suite's.
     pub policy: FieldPolicy,
+    /// The author's reason, which reports quote.
     pub reason: String,
 }
 
 /// How a field of a packet under test is compared with the recorded one.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum FieldPolicy {
+    /// The same value.
     Exact,
     /// A pair of values that occurred once has to occur together from then on.
     Bound,
+    /// Any value.
     Ignored,
+    /// One of these values.
     OneOf(Vec<u64>),
 }
 

@@ -12,17 +12,21 @@ pub type Operation = operation::Operation<RegionOffset>;
 /// One step.
 #[derive(Clone, Debug)]
 pub struct Step {
-    pub line: usize,
+    pub(crate) line: usize,
+    /// What is done in it.
     pub action: Action,
 }
 
 /// The action of a step.
 #[derive(Clone, Debug)]
 pub enum Action {
+    /// An endpoint starts an operation.
     Start {
+        /// The endpoint that starts it.
         at: EndpointIndex,
         /// The operation's name, unique in the scenario.
         id: String,
+        /// The operation, with names instead of addresses.
         operation: Operation,
         /// The expected completion; meaningless for operations without one.
         expect: Expectation,
@@ -41,6 +45,7 @@ pub enum Action {
     },
     /// Checks that registered memory contains a message's bytes.
     Check {
+        /// The endpoint that owns the memory.
         at: EndpointIndex,
         /// Name of a `register` step.
         region: String,

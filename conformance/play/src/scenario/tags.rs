@@ -2,7 +2,7 @@
 //! shared receive queue that matches tags. Their steps are calls of verbs.
 
 use std::collections::BTreeMap;
-use std::path::{Path, PathBuf};
+use std::path::Path;
 
 use efa_device_model::device::connected::{ConnectedFlags, WcOperation, WcStatus};
 use serde::{Deserialize, Deserializer};
@@ -16,11 +16,13 @@ use crate::operation::names;
 pub struct TagScenario {
     /// Its name: its file's name without the extension.
     pub name: String,
-    pub path: PathBuf,
+    /// What it shows, in a sentence for lists.
     pub description: String,
     /// The sections of the document that it covers.
     pub spec: Vec<String>,
+    /// The parameters of the connection between the two ends.
     pub connection: ConnectionSpec,
+    /// The steps, in the order in which they are played.
     pub steps: Vec<TagStep>,
 }
 
@@ -59,7 +61,9 @@ impl End {
 /// A step, and the line on which it begins.
 #[derive(Clone, Debug)]
 pub struct TagStep {
+    /// The line of the file, counted from 1.
     pub line: usize,
+    /// What is done in it.
     pub action: TagAction,
 }
 
@@ -67,8 +71,11 @@ pub struct TagStep {
 #[derive(Clone, Debug, Deserialize)]
 #[serde(rename_all = "lowercase", deny_unknown_fields)]
 pub enum TagAction {
+    /// An end posts an untagged receive.
     Receive {
+        /// The end that posts it.
         at: End,
+        /// The name of the receive.
         id: String,
         /// Bytes of memory.
         length: usize,
@@ -77,6 +84,7 @@ pub enum TagAction {
     Add {
         /// The name of the receive and of the operation.
         id: String,
+        /// The tag that it matches.
         tag: u64,
         /// The bits of it that are compared; all by default.
         mask: Option<u64>,
@@ -90,22 +98,34 @@ pub enum TagAction {
     },
     /// `b` deletes a tag.
     Delete {
+        /// The name of the operation.
         id: String,
         /// The name of the tag to delete.
         of: String,
+        /// The number of handled unexpected messages, if the operation reports it.
         handled: Option<u32>,
     },
     /// `b` reports unexpected messages.
-    Sync { id: String, handled: u32 },
-    Send {
-        at: End,
+    Sync {
+        /// The name of the operation.
         id: String,
+        /// The number of unexpected messages that `b` has handled until then.
+        handled: u32,
+    },
+    /// An end sends a message.
+    Send {
+        /// The end that sends it.
+        at: End,
+        /// The name of the send.
+        id: String,
+        /// What it sends.
         message: Message,
         /// The status of its work request; success by default.
         status: Option<WcStatus>,
     },
     /// `b` reads the data of a rendezvous.
     Read {
+        /// The name of the read.
         id: String,
         /// The message that requested the rendezvous.
         of: String,
@@ -114,10 +134,16 @@ pub enum TagAction {
         offset: usize,
         /// Bytes that are read; the rest of the data by default.
         length: Option<usize>,
+        /// The status of its work request; success by default.
         status: Option<WcStatus>,
     },
     /// These completions arrive, in this order.
-    See { at: End, completions: Vec<Expected> },
+    See {
+        /// The end whose completion queue they arrive in.
+        at: End,
+        /// What they contain.
+        completions: Vec<Expected>,
+    },
 }
 
 /// A message.
@@ -137,6 +163,7 @@ pub enum Message {
     },
     /// A message with its data.
     Eager {
+        /// The tag that the receiver's list is searched for.
         tag: u64,
         /// The sender's own data.
         #[serde(default)]
@@ -144,7 +171,9 @@ pub enum Message {
         /// The bytes after its header.
         length: usize,
     },
+    /// A request to read the data from the memory of the sender.
     Rendezvous {
+        /// The tag that the receiver's list is searched for.
         tag: u64,
         /// The sender's own data.
         #[serde(default)]
@@ -162,7 +191,9 @@ pub enum Message {
         /// The message that requested it.
         of: String,
     },
+    /// A message without a header of tag matching.
     Plain {
+        /// The whole message.
         bytes: Vec<u8>,
     },
 }
@@ -180,8 +211,11 @@ pub struct Expected {
     /// Its flags likewise.
     #[serde(default)]
     pub flags: Vec<Flag>,
+    /// Its length in bytes, if that is to be compared.
     pub length: Option<u32>,
+    /// Its tag, if that is to be compared.
     pub tag: Option<u64>,
+    /// The sender's own data, if that is to be compared.
     pub data: Option<u32>,
     /// The message whose data is in the memory: the bytes after the headers in a tagged buffer; the
     /// complete message in a plain receive, and in a tagged buffer that was too small for a
@@ -247,7 +281,6 @@ impl TagScenario {
         let stem = path.file_stem().unwrap_or(path.as_os_str());
         Ok(TagScenario {
             name: stem.to_string_lossy().into_owned(),
-            path: path.to_owned(),
             description: file.description.trim().to_owned(),
             spec: file.spec,
             connection,
