@@ -17,8 +17,6 @@
 //! # }
 //! ```
 
-#![allow(missing_docs, reason = "only this workspace uses it")]
-
 pub mod compare;
 pub mod replay;
 pub mod synthetic;

@@ -15,7 +15,7 @@ use super::recorded::{OperationIndex, Recorded};
 
 /// The map from recorded values to actual ones.
 #[derive(Clone, Debug)]
-pub struct Bindings {
+pub(crate) struct Bindings {
     pub(super) recorded: Vec<RawAddress>,
     pub(super) actual: Vec<RawAddress>,
     /// The id that an endpoint has assigned to an operation.
@@ -32,15 +32,15 @@ pub(super) const FIRST_SCRIPTED_ID: u64 = 0x5EED_0001;
 
 /// A scripted packet refers to a value that the endpoint under test never introduced.
 #[derive(Clone, PartialEq, Eq, Debug)]
-pub struct Unbound {
-    pub field: String,
+pub(crate) struct Unbound {
+    pub(crate) field: String,
     /// The recorded value.
     pub value: u64,
 }
 
 impl Bindings {
     /// Bindings of endpoints with `recorded` addresses to those with `actual` addresses.
-    pub fn new(
+    pub(crate) fn new(
         recorded: Vec<RawAddress>,
         actual: Vec<RawAddress>,
         policies: &[PolicyOverride],
@@ -57,7 +57,7 @@ impl Bindings {
     }
 
     /// Returns the operation for which scripted endpoint `owner` chose `id`.
-    pub fn operation_of(
+    pub(crate) fn operation_of(
         &self,
         owner: EndpointIndex,
         kind: IdKind,
@@ -105,7 +105,7 @@ impl Bindings {
 
     /// Translates a recorded packet of the scripted peer: to the actual addresses, to unique ids,
     /// and to the ids and memory of the endpoint under test (`recorded.receiver`).
-    pub fn translate(&mut self, recorded: Recorded<'_>) -> Result<Vec<u8>, Unbound> {
+    pub(crate) fn translate(&mut self, recorded: Recorded<'_>) -> Result<Vec<u8>, Unbound> {
         let mut bytes = recorded.bytes.to_vec();
         for field in fields_of(recorded.bytes).into_iter().flatten() {
             let place = field.range();

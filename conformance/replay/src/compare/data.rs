@@ -4,7 +4,7 @@ use std::fmt;
 
 /// The first difference in data. Its text names only that, instead of all bytes.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct DataDifference {
+pub(crate) struct DataDifference {
     /// The expected number of bytes.
     expected: usize,
     /// Offset, expected and actual value of the first different byte; `None` if only the lengths
@@ -31,7 +31,7 @@ impl std::error::Error for DataDifference {}
 ///
 /// # Errors
 /// Returns the first difference.
-pub fn compare_data(expected: &[u8], actual: &[u8]) -> Result<(), DataDifference> {
+pub(crate) fn compare_data(expected: &[u8], actual: &[u8]) -> Result<(), DataDifference> {
     if expected == actual {
         return Ok(());
     }

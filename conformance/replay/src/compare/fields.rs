@@ -13,7 +13,7 @@ use super::recorded::{Recorded, numbers};
 
 impl Bindings {
     /// Compares a packet with its recorded counterpart.
-    pub fn compare(&mut self, recorded: Recorded<'_>, actual: &[u8]) -> Vec<Finding> {
+    pub(crate) fn compare(&mut self, recorded: Recorded<'_>, actual: &[u8]) -> Vec<Finding> {
         let mut findings = Vec::new();
         let actual_fields: Vec<Field<'_>> = fields_of(actual).into_iter().flatten().collect();
         let show = |field: &Field<'_>| {

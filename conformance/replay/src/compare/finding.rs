@@ -15,6 +15,7 @@ pub struct Finding {
     /// Notes are legal differences from the recording; warnings are violations of recommendations.
     #[serde(with = "words::severity")]
     pub severity: Severity,
+    /// The violated rule; `None`: the finding is a difference from the recording or the scenario.
     #[serde(with = "words::rule")]
     pub rule: Option<&'static Rule>,
     /// The number of the packet in the trace.
@@ -23,8 +24,10 @@ pub struct Finding {
     pub packet_type: String,
     /// The field; empty if there is no single field.
     pub field: String,
+    /// The source of the definition of that field; `None` if there is no single field.
     #[serde(with = "words::source")]
     pub source: Option<Source>,
+    /// What was expected and what was found.
     pub text: String,
 }
 

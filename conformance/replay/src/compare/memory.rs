@@ -9,18 +9,18 @@ use super::recorded::{Recorded, numbers};
 
 /// Recorded registered memory, and its actual counterpart.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct BoundRegion {
-    pub owner: EndpointIndex,
+pub(crate) struct BoundRegion {
+    pub(crate) owner: EndpointIndex,
     /// Its length in bytes.
     pub length: u64,
-    pub recorded: Remote,
-    pub actual: Remote,
+    pub(crate) recorded: Remote,
+    pub(crate) actual: Remote,
 }
 
 /// An entry of an `rma_iov` or `read_iov` array.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub struct IovEntry {
-    pub remote: Remote,
+pub(crate) struct IovEntry {
+    pub(crate) remote: Remote,
     /// Length in bytes.
     pub length: u64,
 }
@@ -43,7 +43,7 @@ pub(super) enum MemoryMismatch {
 }
 
 /// The entry of the array `array` at `index`.
-pub fn iov_entry(packet: &[u8], array: &str, index: Option<usize>) -> Option<IovEntry> {
+pub(crate) fn iov_entry(packet: &[u8], array: &str, index: Option<usize>) -> Option<IovEntry> {
     let value = |member: &str| {
         fields_of(packet)?
             .find(|field| {
@@ -63,13 +63,13 @@ pub fn iov_entry(packet: &[u8], array: &str, index: Option<usize>) -> Option<Iov
 
 impl Bindings {
     /// Binds actual memory to recorded memory.
-    pub fn bind_region(&mut self, region: BoundRegion) {
+    pub(crate) fn bind_region(&mut self, region: BoundRegion) {
         self.regions.push(region);
     }
 
     /// Returns the actual counterpart of an address in recorded memory of `owner`. If several
     /// regions were recorded there, the latest is used.
-    pub fn locate(&self, owner: EndpointIndex, recorded: Remote) -> Option<Remote> {
+    pub(crate) fn locate(&self, owner: EndpointIndex, recorded: Remote) -> Option<Remote> {
         self.regions.iter().rev().find_map(|region| {
             let offset = recorded.address.checked_sub(region.recorded.address)?;
             let is_inside = region.owner == owner

@@ -16,11 +16,12 @@ pub mod policy;
 mod recorded;
 pub mod words;
 
-pub use bindings::{Bindings, Unbound};
-pub use data::{DataDifference, compare_data};
 pub use finding::Finding;
-pub use memory::{BoundRegion, IovEntry, iov_entry};
-pub use recorded::{OperationIndex, Recorded};
+
+pub(crate) use bindings::Bindings;
+pub(crate) use data::compare_data;
+pub(crate) use memory::{BoundRegion, iov_entry};
+pub(crate) use recorded::{OperationIndex, Recorded};
 
 #[cfg(test)]
 mod tests;

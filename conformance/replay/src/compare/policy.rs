@@ -12,6 +12,7 @@ use efa_play::scenario::{FieldPolicy, PolicyOverride};
 /// The rule for one field.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Rule {
+    /// The value is that of the recording.
     Exact,
     /// The values are equal in these bits. Other bits are free.
     Masked(u64),
@@ -21,6 +22,7 @@ pub enum Rule {
     AtLeast(u64),
     /// Not compared, because the bytes have no meaning.
     Ignored,
+    /// One of these values is legal.
     OneOf(Vec<u64>),
     /// Part of the raw address of the packet's sender.
     Address(AddressPart),
@@ -44,8 +46,11 @@ pub enum Rule {
 /// The part of a raw address in a field.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum AddressPart {
+    /// The GID of the sender's device.
     Gid,
+    /// The number of the sender's queue pair.
     Qpn,
+    /// The sender's connection id.
     Connid,
 }
 
@@ -61,9 +66,13 @@ pub enum IdKind {
 /// The part of an `efa_rma_iov` in a field, and the owner of the memory.
 #[derive(Clone, Copy, PartialEq, Eq, Hash, Debug)]
 pub enum MemoryPart {
+    /// The address of memory that the packet's sender owns.
     SenderAddress,
+    /// The key of memory that the packet's sender owns.
     SenderKey,
+    /// The address of memory that the packet's receiver owns.
     ReceiverAddress,
+    /// The key of memory that the packet's receiver owns.
     ReceiverKey,
 }
 

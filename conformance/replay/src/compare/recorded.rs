@@ -8,22 +8,22 @@ use super::finding::Finding;
 use super::policy;
 
 /// The index of an operation among the operations of a trace.
-pub type OperationIndex = usize;
+pub(crate) type OperationIndex = usize;
 
 /// A recorded packet with its sender, receiver and operation.
 #[derive(Clone, Copy, Debug)]
-pub struct Recorded<'a> {
+pub(crate) struct Recorded<'a> {
     /// Its number in the trace.
     pub number: u64,
-    pub sender: EndpointIndex,
-    pub receiver: EndpointIndex,
-    pub operation: Option<OperationIndex>,
-    pub bytes: &'a [u8],
+    pub(crate) sender: EndpointIndex,
+    pub(crate) receiver: EndpointIndex,
+    pub(crate) operation: Option<OperationIndex>,
+    pub(crate) bytes: &'a [u8],
 }
 
 impl Recorded<'_> {
     /// A finding about a field of this packet.
-    pub fn finding(&self, severity: Severity, field: &Field<'_>, text: String) -> Finding {
+    pub(crate) fn finding(&self, severity: Severity, field: &Field<'_>, text: String) -> Finding {
         Finding {
             severity,
             rule: Some(policy::broken_by(field.packet_type, field.descriptor, 0)),

@@ -12,12 +12,15 @@ use efa_play::scenario::{EndpointSpec, Scenario};
 /// The reason why a backend cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum BackendError {
+    /// What the machine lacks, with the remedy.
     #[error("{0}")]
     Unfit(String),
+    /// A device of the backend refused a call that every replay needs.
     #[error("the device refused to {what}: {source}")]
     Nic {
         /// The request.
         what: &'static str,
+        /// The device's reason.
         source: NicError,
     },
     /// The backend works, but the implementation under test cannot be opened.
@@ -30,7 +33,7 @@ pub enum BackendError {
 pub struct RdmaSeen {
     /// The owner of the memory.
     pub gid: Gid,
-    pub remote: Remote,
+    pub(crate) remote: Remote,
     /// Length in bytes.
     pub length: u64,
     /// Whether it writes; otherwise it reads.
@@ -42,6 +45,7 @@ pub type Clock = Box<dyn FnMut() -> Instant>;
 
 /// Devices and the network between them.
 pub trait Backend {
+    /// The device of an endpoint.
     type Nic: HostNic;
 
     /// The name, as in `--backend`.

@@ -6,10 +6,13 @@ use efa_play::operation::EndpointIndex;
 /// A packet, request or refusal in a replay.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct ExchangedEvent {
+    /// The endpoint that sent it.
     pub from: EndpointIndex,
+    /// The endpoint that it was addressed to.
     pub to: EndpointIndex,
     /// The index of the corresponding frame in the capture, if any.
     pub place: Option<usize>,
+    /// What was sent.
     pub event: WireEvent,
 }
 

@@ -20,7 +20,7 @@ use crate::compare::policy::{IdKind, Rule, is_segment, kind_in_peer_error, stand
 pub struct Operation {
     /// The data in its packets, by their offsets.
     pub content: Vec<u8>,
-    pub packets: Vec<usize>,
+    pub(crate) packets: Vec<usize>,
 }
 
 /// The operations of a trace.

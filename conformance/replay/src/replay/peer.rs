@@ -17,19 +17,23 @@ pub enum Arrival {
     Packet(Vec<u8>),
     /// A message of the endpoint under test without a header.
     Headerless {
+        /// The whole message.
         bytes: Vec<u8>,
         /// Its completion data.
         immediate: Option<u32>,
     },
     /// An RDMA write with immediate data of the endpoint under test arrived.
     Written {
+        /// The immediate data, which is in the completion of the receive.
         immediate: u32,
     },
+    /// A request of the scripted endpoint completed with an error.
     Failed(Status),
     /// An RDMA read of memory of the endpoint under test completed.
     Read {
         /// The name of the read, as the caller chose it.
         name: usize,
+        /// The bytes that were read, or the status of the completion.
         result: Result<Vec<u8>, Status>,
     },
 }

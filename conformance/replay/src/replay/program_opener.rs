@@ -20,6 +20,7 @@ const MOST_UNANSWERED: u32 = 3;
 /// Opens a program, in a separate process on this host, as the endpoint under test.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct ProgramOpener {
+    /// The program to start.
     pub program: Program,
     /// The time limit for its answers.
     pub timeouts: Timeouts,

@@ -67,7 +67,10 @@ struct Transfer {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum PacketRole {
     /// The counterpart of the recorded packet at `place`.
-    Recorded { place: usize },
+    Recorded {
+        /// The index of the recorded packet.
+        place: usize,
+    },
     /// It requests a HANDSHAKE, which the recorded endpoint did not do. That is always allowed.
     Provocation,
     /// It starts an operation that the recorded endpoint started with the packet at `place`, by

@@ -100,14 +100,17 @@ pub struct TagVerdict {
     pub findings: Vec<Finding>,
     /// The feature that the backend lacks for the scenario.
     pub unsupported: Option<String>,
+    /// A pcapng file of the traffic; `None`: the devices do not record it.
     pub capture: Option<Vec<u8>>,
 }
 
 /// A scenario or its capture cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum TagTraceError {
+    /// The scenario cannot be read, or contradicts itself.
     #[error(transparent)]
     Scenario(#[from] ScenarioError),
+    /// The capture cannot be read.
     #[error(transparent)]
     Capture(#[from] ReadError),
 }
@@ -115,7 +118,9 @@ pub enum TagTraceError {
 /// A scenario with the packets of its capture.
 #[derive(Clone, Debug)]
 pub struct TagTrace {
+    /// What is played.
     pub scenario: TagScenario,
+    /// The packets of the capture in the order in which they were sent, without retransmissions.
     pub recorded: Vec<wire::WirePacket>,
 }
 
