@@ -33,18 +33,29 @@ pub enum Outcome {
     },
     /// The trace cannot be played: its packets were only parsed, written again and checked against
     /// the rules.
-    CodecOnly { reason: String, packets: usize },
+    CodecOnly {
+        /// Why it cannot be played.
+        reason: String,
+        /// The number of packets that were checked.
+        packets: usize,
+    },
     /// The scenario states that no other implementation can replace this endpoint.
-    NotUnderTest { reason: String },
+    NotUnderTest {
+        /// The reason that the scenario gives.
+        reason: String,
+    },
     /// The release under test is known to fail the case because of a fault of that release.
     Expected {
         /// The row of docs/deviations.md with the reason and the evidence.
         row: u32,
+        /// What differs because of the fault.
         findings: Vec<Finding>,
     },
     /// A statement of the protocol or of the scenario does not hold.
     Failed {
+        /// What does not hold, and the legal differences.
         findings: Vec<Finding>,
+        /// The capture of the failed run, if one was written.
         capture: Option<PathBuf>,
     },
 }
@@ -52,8 +63,10 @@ pub enum Outcome {
 /// One trace, on one backend, with one endpoint under test.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Case {
-    pub trace: String,
+    pub(crate) trace: String,
+    /// The file of the capture, or of the scenario if its packets are written by hand.
     pub path: PathBuf,
+    /// The name of the backend, such as `emu`.
     pub backend: String,
     /// The implementation under test, such as `core`.
     pub dut: String,
@@ -66,11 +79,12 @@ pub struct Case {
     pub subprotocols: Vec<String>,
     /// The host of each endpoint, if it was not this one.
     pub places: BTreeMap<String, String>,
+    /// How it ended.
     pub outcome: Outcome,
     /// The recorded messages and the actual ones; empty unless [`crate::Options::ladders`] requests
     /// them.
-    pub ladder: Ladder,
-    pub duration: Duration,
+    pub(crate) ladder: Ladder,
+    pub(crate) duration: Duration,
 }
 
 impl Case {

@@ -3,38 +3,43 @@
 use std::path::{Path, PathBuf};
 
 use efa_play::scenario::Scenario;
-use efa_play::trace::TraceError;
 use efa_replay::tagged::TagTrace;
-
-/// A trace that cannot be used.
-#[derive(Debug)]
-pub struct UnusableTrace {
-    pub path: PathBuf,
-    pub error: TraceError,
-}
 
 /// The arguments contain no traces or scenarios.
 #[derive(Debug, thiserror::Error)]
 pub enum CorpusError {
+    /// A directory or one of its entries cannot be read.
     #[error("{}: {source}", path.display())]
     Unreadable {
+        /// The directory.
         path: PathBuf,
+        /// The reason of the system.
         source: std::io::Error,
     },
+    /// The argument is a directory without such files.
     #[error("{} holds no {what}; make traces with `efa-conformance record`", path.display())]
     Empty {
+        /// The directory.
         path: PathBuf,
         /// The type of the searched files, such as `traces`.
         what: &'static str,
     },
+    /// There is nothing at the path of an argument.
     #[error("{} is neither a file nor a directory", .0.display())]
     Absent(PathBuf),
+    /// A scenario without packets, which has not been recorded.
     #[error(
         "{} has no packets, and no capture {} is beside it: \
          make one with `efa-conformance record {} -o {}`",
         scenario.display(), capture.display(), scenario.display(), capture.display()
     )]
-    NotRecorded { scenario: PathBuf, capture: PathBuf },
+    NotRecorded {
+        /// The file of the scenario.
+        scenario: PathBuf,
+        /// The path at which its capture was expected.
+        capture: PathBuf,
+    },
+    /// The filter accepts no trace of those that the arguments name.
     #[error("no name contains `{0}`; `efa-conformance list` shows them")]
     Filtered(String),
 }

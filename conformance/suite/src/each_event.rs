@@ -27,6 +27,7 @@ pub enum Change {
     Delay,
     /// Its receiver is not ready, so often that its sender must send it again.
     Refuse,
+    /// It is lost, or completes with an error at the application that started it.
     Fail,
 }
 

@@ -62,20 +62,26 @@ pub struct Deviation {
 #[serde(deny_unknown_fields)]
 pub struct Expected {
     #[serde(default, rename = "deviation")]
-    pub deviations: Vec<Deviation>,
+    pub(crate) deviations: Vec<Deviation>,
 }
 
 /// A file of deviations cannot be used.
 #[derive(Debug, thiserror::Error)]
 pub enum ExpectedError {
+    /// The file cannot be read.
     #[error("cannot read {}: {source}", path.display())]
     Unreadable {
+        /// The file.
         path: PathBuf,
+        /// The reason of the system.
         source: std::io::Error,
     },
+    /// The file is not TOML, or has other keys.
     #[error("{}: {source}; docs/conformance.md describes the keys", path.display())]
     Invalid {
+        /// The file.
         path: PathBuf,
+        /// Which key, on which line.
         source: toml::de::Error,
     },
 }

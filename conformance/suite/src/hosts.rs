@@ -36,10 +36,12 @@ const MOST_LOST: u32 = 3;
 /// The hosts of the endpoints.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum HostAssignment {
+    /// By the names of the endpoints in the scenarios.
     Named(BTreeMap<String, HostDevice>),
     /// The first endpoint of each scenario is at the first place of the pair, the second at the
     /// second.
     Pair {
+        /// The two places, which differ in host or device.
         pair: [HostDevice; 2],
         /// The places of further endpoints, in turn. If there are none, further endpoints use the
         /// places of the pair in turn.
@@ -73,7 +75,9 @@ impl HostAssignment {
 /// A scenario to play.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub struct Task {
+    /// The file of the scenario.
     pub path: PathBuf,
+    /// The hosts that its endpoints are played on.
     pub assignment: HostAssignment,
 }
 

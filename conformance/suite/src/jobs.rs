@@ -25,19 +25,24 @@ use super::runner::{Runner, Settings};
 /// The traces cannot be run.
 #[derive(Debug, thiserror::Error)]
 pub enum JobsError {
+    /// A backend cannot be used in this process.
     #[error(transparent)]
     Backend(#[from] BackendError),
+    /// Several processes cannot run cases on the same real device at once.
     #[error(
         "{jobs} jobs with verbs need emulated devices, which `efa-emu run` provides; on real ones \
          cases would meet ({source})"
     )]
     RealDevice {
+        /// The requested number of processes.
         jobs: NonZeroUsize,
         /// The reason why this process has no emulated devices.
         source: FabricError,
     },
+    /// The system starts no process.
     #[error("cannot start a process that runs traces: {0}")]
     Start(#[from] io::Error),
+    /// A process has started, but has not reported that it is ready.
     #[error("cannot start a process that runs traces: {0}")]
     NoAnswer(#[from] NoAnswer),
     /// A process has started, and reports why it cannot run traces.

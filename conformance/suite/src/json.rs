@@ -17,17 +17,19 @@ use super::{Case, Outcome, Summary};
 /// The results of a run as they are written; docs/json.md describes them.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct Report {
-    pub under_test: Identity,
+    pub(crate) under_test: Identity,
     /// The run. Reports of earlier versions of the suite do not have it.
     #[serde(default)]
     pub run: RunReport,
+    /// The number of cases of each result.
     pub summary: Summary,
     /// The results by section of the protocol document.
     #[serde(default)]
-    pub sections: Vec<SectionReport>,
+    pub(crate) sections: Vec<SectionReport>,
     /// The results by the pair of places, of cases that were played on other hosts.
     #[serde(default, skip_serializing_if = "Vec::is_empty")]
     pub pairs: Vec<PairReport>,
+    /// The results in the order in which the cases were started.
     pub cases: Vec<CaseReport>,
 }
 
@@ -42,6 +44,7 @@ pub struct RunReport {
     pub host: String,
     /// The command line, for a shell.
     pub command: String,
+    /// The working directory, which the paths of the command are relative to.
     #[serde(serialize_with = "as_text")]
     pub directory: PathBuf,
     /// The versions of the participating software, by name.
@@ -69,8 +72,8 @@ pub enum Ending {
 /// The result of a case.
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub struct CaseReport {
-    pub trace: String,
-    pub backend: String,
+    pub(crate) trace: String,
+    pub(crate) backend: String,
     /// The implementation under test, such as `core`.
     pub dut: String,
     /// The endpoint that the implementation under test replaced.
@@ -79,14 +82,14 @@ pub struct CaseReport {
     #[serde(default)]
     pub sections: Vec<String>,
     #[serde(default)]
-    pub subprotocols: Vec<String>,
+    pub(crate) subprotocols: Vec<String>,
     /// The shell command that repeats it.
     #[serde(default)]
     pub repeat: String,
     /// The host of each endpoint, if it was not the suite's host.
     #[serde(default, skip_serializing_if = "BTreeMap::is_empty")]
     pub places: BTreeMap<String, String>,
-    pub result: Ending,
+    pub(crate) result: Ending,
     /// The reason why nothing was tested.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub reason: Option<String>,
@@ -94,7 +97,7 @@ pub struct CaseReport {
     #[serde(default, skip_serializing_if = "Option::is_none")]
     pub cause: Option<String>,
     /// The reasons of a failure, and legal differences.
-    pub findings: Vec<FindingReport>,
+    pub(crate) findings: Vec<FindingReport>,
     /// The row of docs/deviations.md that explains why the case is known to fail.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub deviation: Option<u32>,
@@ -114,12 +117,12 @@ pub struct CaseReport {
     pub seconds: f64,
     /// The recorded packets and the actual ones.
     #[serde(default, skip_serializing_if = "Ladder::is_empty")]
-    pub ladder: Ladder,
+    pub(crate) ladder: Ladder,
 }
 
 /// A finding.
 #[derive(Clone, Debug, Serialize, Deserialize)]
-pub struct FindingReport {
+pub(crate) struct FindingReport {
     /// Its severity: `error`, `warning` or `note`.
     pub severity: String,
     /// The statement, such as `v4/3.2/cts-window`.
@@ -129,9 +132,9 @@ pub struct FindingReport {
     #[serde(skip_serializing_if = "Option::is_none")]
     pub packet: Option<u64>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub packet_type: String,
+    pub(crate) packet_type: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
-    pub field: String,
+    pub(crate) field: String,
     /// The complete finding as text.
     pub text: String,
 }
@@ -307,8 +310,10 @@ where
 /// The reason why a file is not a report.
 #[derive(Debug, thiserror::Error)]
 pub enum ReportError {
+    /// The file cannot be read.
     #[error("{0}: {1}")]
     Read(PathBuf, io::Error),
+    /// The file is not JSON, or has other keys.
     #[error(
         "{0} is not a report of a run: {1}; `efa-conformance run --json FILE` writes such files"
     )]

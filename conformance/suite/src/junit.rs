@@ -12,6 +12,7 @@ use super::json::{CaseReport, Ending, Report};
 #[derive(Clone, Debug, Template)]
 #[template(path = "junit.xml", whitespace = "minimize")]
 pub struct JUnit {
+    /// The name of the whole run.
     pub name: String,
     /// The start of the tests, in the format of RFC 3339; empty if unknown.
     pub timestamp: String,
@@ -19,23 +20,29 @@ pub struct JUnit {
     pub host: String,
     /// The properties of the run, by name.
     pub properties: Vec<(String, String)>,
+    /// The tests in groups.
     pub suites: Vec<Suite>,
 }
 
 /// A group of tests.
 #[derive(Clone, Debug)]
 pub struct Suite {
+    /// What its tests have in common.
     pub name: String,
+    /// The tests in their order.
     pub tests: Vec<Test>,
 }
 
 /// A test.
 #[derive(Clone, Debug)]
 pub struct Test {
+    /// The name, which need not be unique.
     pub name: String,
     /// The class name, with dots.
     pub class: String,
+    /// The duration in seconds.
     pub seconds: f64,
+    /// How it ended.
     pub result: TestResult,
     /// Further output.
     pub output: String,
@@ -44,8 +51,11 @@ pub struct Test {
 /// The result of a test.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum TestResult {
+    /// Nothing was found.
     Passed,
+    /// It was not run, for this reason.
     Skipped(String),
+    /// It was run, and found an error.
     Failed {
         /// The failure in one line.
         message: String,

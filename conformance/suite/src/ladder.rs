@@ -17,7 +17,7 @@ use serde::{Deserialize, Serialize};
 /// A message from one endpoint to another.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "kebab-case")]
-pub enum MessageKind {
+pub(crate) enum MessageKind {
     Packet,
     /// A request to a device to read or write memory.
     Request,
@@ -34,22 +34,22 @@ pub struct Message {
     pub detail: String,
     /// The number of the recorded packet that it is, or that it corresponds to.
     pub number: Option<u64>,
-    pub nature: MessageKind,
+    pub(crate) nature: MessageKind,
 }
 
 /// A rung: a recorded message, the actual one in its place, or both.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Rung {
-    pub from: EndpointIndex,
-    pub to: EndpointIndex,
-    pub expected: Option<Message>,
-    pub actual: Option<Message>,
+pub(crate) struct Rung {
+    pub(crate) from: EndpointIndex,
+    pub(crate) to: EndpointIndex,
+    pub(crate) expected: Option<Message>,
+    pub(crate) actual: Option<Message>,
 }
 
 /// The recorded messages and the actual ones.
 #[derive(Clone, PartialEq, Eq, Debug, Default, Serialize, Deserialize)]
-pub struct Ladder {
-    pub endpoints: Vec<String>,
+pub(crate) struct Ladder {
+    pub(crate) endpoints: Vec<String>,
     /// The rungs in the order of time.
     pub rungs: Vec<Rung>,
 }
@@ -157,12 +157,12 @@ fn of_frame(frame: &CapturedPacket) -> Option<Message> {
 impl Ladder {
     /// Returns whether the ladder has no rungs, because nothing was sent or no ladder was
     /// requested.
-    pub fn is_empty(&self) -> bool {
+    pub(crate) fn is_empty(&self) -> bool {
         self.rungs.is_empty()
     }
 
     /// Compares a trace with the messages of its replay.
-    pub fn of(trace: &Trace, exchanged: &[ExchangedEvent]) -> Self {
+    pub(crate) fn of(trace: &Trace, exchanged: &[ExchangedEvent]) -> Self {
         let frames = &trace.capture.frames;
         let owners: HashMap<Gid, EndpointIndex> = frames
             .iter()

@@ -17,8 +17,6 @@
 //! # }
 //! ```
 
-#![allow(missing_docs, reason = "only this workspace uses it")]
-
 mod case;
 pub mod changes;
 mod corpus;
@@ -42,7 +40,7 @@ mod subprotocols;
 mod tagged;
 
 pub use case::{Case, Outcome, TraceResult};
-pub use corpus::{CorpusError, UnusableTrace, find_cases, find_scenarios, find_traces, name_of};
+pub use corpus::{CorpusError, find_cases, find_scenarios, find_traces, name_of};
 pub use results::Summary;
 pub use run::{ENGINE, Options, STOCK, run_engine, run_trace};
 pub use tagged::leave_out;

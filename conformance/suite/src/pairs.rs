@@ -11,11 +11,11 @@ use super::{Case, Summary};
 pub struct PairReport {
     /// The places, in the order of the endpoints that were played there.
     pub places: [String; 2],
-    pub summary: Summary,
+    pub(crate) summary: Summary,
 }
 
 /// The results of each pair, in the order of the first cases.
-pub fn of(cases: &[Case]) -> Vec<PairReport> {
+pub(crate) fn of(cases: &[Case]) -> Vec<PairReport> {
     let mut pairs: Vec<PairReport> = Vec::new();
     for case in cases {
         let mut places = case.places.values();

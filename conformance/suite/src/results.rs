@@ -20,6 +20,7 @@ pub struct Summary {
     pub unsupported: usize,
     /// Cases that the release under test is known to fail.
     pub known: usize,
+    /// Cases that found an error.
     pub failed: usize,
 }
 

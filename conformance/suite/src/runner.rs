@@ -25,6 +25,7 @@ pub struct Settings {
     pub outside: Option<ProgramOpener>,
     /// The name in results of the implementation under test.
     pub dut: String,
+    /// How each case is run.
     pub options: Options,
 }
 

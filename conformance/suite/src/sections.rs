@@ -43,16 +43,16 @@ pub struct Tally {
 
 /// The results of a section.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct SectionReport {
+pub(crate) struct SectionReport {
     /// Its number in the document; `stock`, `device` or `ofi` for other statements.
     pub section: String,
-    pub title: String,
+    pub(crate) title: String,
     /// Passed cases that cover it.
     pub passed: usize,
     /// Played cases that cover it. All played cases cover the parts outside of the document.
     pub total: usize,
-    pub subprotocols: Vec<Tally>,
-    pub statements: Vec<Tally>,
+    pub(crate) subprotocols: Vec<Tally>,
+    pub(crate) statements: Vec<Tally>,
 }
 
 /// The tree of some cases. Sections that no case covers are excluded.
