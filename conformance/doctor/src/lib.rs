@@ -9,8 +9,6 @@
 //! }
 //! ```
 
-#![allow(missing_docs, reason = "only this workspace uses it")]
-
 pub mod bundle;
 pub mod doctor;
 pub mod survey;

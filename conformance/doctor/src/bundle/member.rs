@@ -15,6 +15,7 @@ use super::private::{self, PrivateTexts};
 pub struct Member {
     /// Its path in the bundle.
     pub name: String,
+    /// Its content, without private texts and payloads.
     pub bytes: Vec<u8>,
 }
 

@@ -6,6 +6,7 @@ use serde::Serialize;
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Debug, Serialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Level {
+    /// As it should be.
     Ok,
     /// Worth knowing.
     Note,
@@ -95,13 +96,16 @@ pub const CHECKS: [(&str, &str); 18] = [
 /// A finding.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize)]
 pub struct Finding {
+    /// How bad it is.
     pub level: Level,
     /// The check: a name of [`CHECKS`].
     pub check: &'static str,
     /// The object, if there may be several: a device, a file.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub subject: Option<String>,
+    /// What was found.
     pub value: String,
+    /// What mends it; `None` if nothing has to be mended.
     #[serde(skip_serializing_if = "Option::is_none")]
     pub remedy: Option<String>,
 }

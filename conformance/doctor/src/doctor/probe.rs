@@ -61,17 +61,19 @@ pub struct DeviceAnswer {
     pub capabilities: u32,
     /// The largest packet in bytes.
     pub packet_size: usize,
-    pub part_id: u32,
+    pub(crate) part_id: u32,
 }
 
 /// The answer to a [`Question`].
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub enum Answer {
+    /// For a device: what it answered.
     Device(DeviceAnswer),
     /// For a library: the newest version of its interface of which it has a call, if any version is
     /// known here.
     Library(Option<String>),
+    /// Why there is no answer to the question.
     Error(String),
 }
 

@@ -26,6 +26,7 @@ pub use side::serve;
 pub enum Answer {
     /// A limit.
     Number(u64),
+    /// The status of a completion.
     Status(Status),
     /// The next queue pair number.
     Reuse(QpnPolicy),
@@ -68,8 +69,9 @@ impl fmt::Display for Answer {
 
 /// One assumption of the device model, and its test.
 pub struct Experiment {
+    /// Its name in the table and on the command line.
     pub id: &'static str,
-    pub question: &'static str,
+    pub(crate) question: &'static str,
     measure: fn(&Lab) -> Result<Answer, SurveyError>,
     assumed: fn(&Profile) -> Answer,
     learn: fn(&mut Profile, &Answer),
@@ -84,6 +86,7 @@ impl Experiment {
 
 /// An experiment with its result.
 pub struct Measured {
+    /// The assumption that was tested.
     pub experiment: &'static Experiment,
     /// The result, or why it failed.
     pub answer: Result<Answer, SurveyError>,
