@@ -23,10 +23,8 @@
 //! # }
 //! ```
 
-#![allow(missing_docs, reason = "only this workspace uses it")]
-
 mod engine;
-pub mod exchange;
+mod exchange;
 mod harness;
 mod kill;
 mod libfabric;

@@ -12,10 +12,9 @@ mod run;
 mod topic;
 mod verified;
 
-pub use party::Party;
-pub use run::exchange;
-pub use topic::Topic;
-pub use verified::Verified;
+pub(crate) use party::Party;
+pub(crate) use run::exchange;
+pub(crate) use topic::Topic;
 
 use efa_device_model::profile::Profile;
 

@@ -11,9 +11,9 @@ pub(super) const TARGET: usize = 1;
 
 /// One of the two endpoints.
 #[derive(Clone, Debug)]
-pub struct Party {
-    pub program: Program,
-    pub opening: EndpointOptions,
+pub(crate) struct Party {
+    pub(crate) program: Program,
+    pub(crate) opening: EndpointOptions,
     /// The host on which it runs. The bench fills in the name and the log.
     pub host: player::Host,
 }
@@ -22,7 +22,7 @@ impl Party {
     /// Makes the application give the promises that libfabric's efa provider requires for receiving
     /// into its buffers: messages of at most `largest` bytes, which fit into a packet, in any
     /// order; registered memory; no feature that needs matching.
-    pub fn promise_packets(&mut self, largest: usize) {
+    pub(crate) fn promise_packets(&mut self, largest: usize) {
         self.opening.capabilities = vec![Capability::Msg, Capability::Rma];
         self.opening.register_local = true;
         self.opening.max_message = Some(largest);

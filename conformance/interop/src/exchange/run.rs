@@ -9,7 +9,7 @@ use super::verified::Verified;
 use crate::harness::{Bench, NotMeasured, failed};
 
 /// Exchanges `topic` between the first party and the second, in each size of `sizes` in bytes.
-pub fn exchange(
+pub(crate) fn exchange(
     bench: &Bench,
     parties: [&Party; 2],
     topic: Topic,

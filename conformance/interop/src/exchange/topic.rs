@@ -8,7 +8,7 @@ use crate::harness::CellsError;
 
 /// A kind of exchange.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub enum Topic {
+pub(crate) enum Topic {
     /// Untagged and tagged messages; the tagged ones also unexpected.
     Messages,
     /// Messages with remote completion data, and injected ones.
@@ -29,9 +29,9 @@ pub enum Topic {
 
 impl Topic {
     /// Sizes in bytes for which subprotocols differ.
-    pub const SMALL: [usize; 7] = [0, 1, 64, 4 << 10, (8 << 10) + 1, 64 << 10, 1 << 20];
+    pub(crate) const SMALL: [usize; 7] = [0, 1, 64, 4 << 10, (8 << 10) + 1, 64 << 10, 1 << 20];
     /// Sizes in bytes that need several packets or more than one device operation.
-    pub const LARGE: [usize; 2] = [8 << 20, 64 << 20];
+    pub(crate) const LARGE: [usize; 2] = [8 << 20, 64 << 20];
 }
 
 impl Topic {

@@ -4,8 +4,8 @@ use std::fmt;
 
 /// Counts of what was verified.
 #[derive(Clone, Copy, PartialEq, Eq, Default, Debug)]
-pub struct Verified {
-    pub operations: usize,
+pub(crate) struct Verified {
+    pub(crate) operations: usize,
     /// Bytes that arrived and were compared.
     pub bytes: usize,
 }

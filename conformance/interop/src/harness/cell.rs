@@ -121,6 +121,7 @@ impl Cell {
 /// The result of a cell.
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub enum Outcome {
+    /// It worked.
     Passed {
         /// The measurement.
         measured: String,
@@ -164,11 +165,15 @@ impl Outcome {
 /// The result of a cell: a line of the table.
 #[derive(Clone, Debug)]
 pub struct Row {
+    /// The name of the group that it belongs to.
     pub group: &'static str,
+    /// Its name, unique in the group.
     pub name: String,
     /// The hosts of the sides; empty if they were emulated.
     pub places: BTreeMap<String, String>,
+    /// How it ended.
     pub outcome: Outcome,
+    /// The time that it took, with the start of its programs.
     pub duration: Duration,
 }
 
@@ -216,10 +221,11 @@ impl fmt::Display for Row {
 /// Counts of a table.
 #[derive(Clone, Copy, PartialEq, Eq, Debug, Default)]
 pub struct Summary {
-    pub passed: usize,
+    pub(crate) passed: usize,
     /// Cells that fail because of stock software.
     pub known: usize,
-    pub skipped: usize,
+    pub(crate) skipped: usize,
+    /// Cells that were run and did not work.
     pub failed: usize,
 }
 

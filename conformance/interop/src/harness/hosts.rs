@@ -31,6 +31,7 @@ pub enum HostsError {
     /// The place contains a device.
     #[error("{0}: stock programs take the first EFA device of a host: name the host alone")]
     Device(HostDevice),
+    /// The host cannot be reached, or has no device.
     #[error(transparent)]
     Place(#[from] PlaceError),
 }

@@ -13,6 +13,7 @@ use efa_play::record::Stock;
 pub struct Selection {
     /// Scenarios, or directories of scenarios.
     pub paths: Vec<PathBuf>,
+    /// The stock libfabric that plays them.
     pub stock: Stock,
 }
 
@@ -21,7 +22,7 @@ pub struct Selection {
 pub struct Lab {
     /// The `efa-emu` and `efa-conformance` programs, and the prefix of the names of fabrics.
     pub launcher: Launcher,
-    pub scenarios: Selection,
+    pub(crate) scenarios: Selection,
     /// The real hosts instead of emulated ones, if there are any.
     hosts: Option<Hosts>,
     /// The paths of scripts, programs and traces.

@@ -21,6 +21,7 @@ pub enum NotMeasured {
     /// It fails because of a fault of stock software.
     #[error("{reason}")]
     Known {
+        /// The fault, and the software that has it.
         reason: String,
         /// The traffic that shows it.
         capture: PathBuf,

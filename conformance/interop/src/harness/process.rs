@@ -133,9 +133,9 @@ fn append(file: &Path, bytes: &[u8]) -> std::io::Result<()> {
 /// A process that has ended.
 #[derive(Clone, Debug)]
 pub struct Finished {
-    pub status: ExitStatus,
-    pub stdout: String,
-    pub stderr: String,
+    pub(crate) status: ExitStatus,
+    pub(crate) stdout: String,
+    pub(crate) stderr: String,
 }
 
 impl<'a> Running<'a> {
