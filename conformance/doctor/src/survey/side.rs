@@ -543,7 +543,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn the_reason_of_a_side_reaches_another_host_as_text() {
+    fn errors_of_a_side_are_sent_as_text() {
         let sent = serde_json::to_string(&Err::<Reply, _>(SideError::NoMemory)).unwrap();
         let received: Result<Reply, String> = serde_json::from_str(&sent).unwrap();
         assert_eq!(received, Err("there is no such memory".to_owned()));

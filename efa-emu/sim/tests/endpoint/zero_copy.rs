@@ -269,7 +269,7 @@ fn closing_takes_the_receives_back() {
 
 /// As [`pair`], after a message from the first to the second, which then removes the first from its
 /// address vector.
-fn pair_of_which_the_second_has_removed_the_first() -> (Rig, PeerId) {
+fn pair_whose_second_removed_the_first() -> (Rig, PeerId) {
     let (mut rig, peer) = pair();
     rig.program(1).recv(target(0), ROOM, 0);
     rig.start_operation(0, |program| program.send(peer, 0, 8, 1));
@@ -282,7 +282,7 @@ fn pair_of_which_the_second_has_removed_the_first() -> (Rig, PeerId) {
 
 #[test]
 fn messages_of_removed_peers_have_no_source() {
-    let (mut rig, peer) = pair_of_which_the_second_has_removed_the_first();
+    let (mut rig, peer) = pair_whose_second_removed_the_first();
     rig.program(1).recv(target(1), ROOM, 1);
     rig.program(0).send(peer, 0, 8, 2).unwrap();
     rig.settle();
@@ -292,7 +292,7 @@ fn messages_of_removed_peers_have_no_source() {
 
 #[test]
 fn a_reinserted_peer_gets_no_second_handshake() {
-    let (mut rig, peer) = pair_of_which_the_second_has_removed_the_first();
+    let (mut rig, peer) = pair_whose_second_removed_the_first();
     let again = rig.insert_program(1, 0);
     rig.program(1).recv(target(1), ROOM, 1);
     rig.program(1).recv(target(2), ROOM, 2);
