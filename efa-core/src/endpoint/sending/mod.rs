@@ -27,7 +27,9 @@ pub(crate) use outbound::{AwaitedPacket, Bulk, Outbound};
 pub(crate) use read_based::ReadBased;
 pub(crate) use results::{NextRequest, OperationResources, PendingPost};
 pub(crate) use sequence::{Loss, Sequence};
-pub(crate) use stream::{HeaderSettings, MessageHead, Request, Stream, WriteHead, segment_size};
+pub(crate) use stream::{
+    HeaderSettings, MessageHead, RequestHead, Stream, WriteHead, segment_size,
+};
 
 /// The operations in flight that send data.
 pub(crate) struct Sending {

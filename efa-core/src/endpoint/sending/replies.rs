@@ -8,7 +8,7 @@ use crate::wire::{Cts, PeerError};
 use super::Sending;
 use super::outbound::{AwaitedPacket, Outbound};
 use super::results::RejectReason;
-use super::stream::{Request, Stream};
+use super::stream::{RequestHead, Stream};
 
 impl Sending {
     /// Processes a CTS, which grants a window.
@@ -94,11 +94,11 @@ impl Sending {
         };
         bulk.to_move = operation.length;
         let delivery_complete = match request {
-            Request::Message(head) => {
+            RequestHead::Message(head) => {
                 bulk.stream = Stream::NackAnswer(head);
                 head.delivery_complete
             }
-            Request::Write(head) => {
+            RequestHead::Write(head) => {
                 bulk.moved = 0;
                 bulk.stream = Stream::LongCts(request);
                 head.delivery_complete

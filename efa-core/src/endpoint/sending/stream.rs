@@ -11,15 +11,15 @@ use crate::wire::{
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub(crate) enum Stream {
     /// No packet is due. The request is kept for the response to a READ_NACK.
-    Silent(Option<Request>),
+    Silent(Option<RequestHead>),
     /// MEDIUM segments.
     Medium(MessageHead, SegmentSize),
     /// RUNTREAD segments.
     Runt(MessageHead, SegmentSize, RmaIovs),
     /// LONGCTS_RTM or LONGCTS_RTW, then CTSDATA.
-    LongCts(Request),
+    LongCts(RequestHead),
     /// LONGREAD_RTM or LONGREAD_RTW, with the memory for the peer to read.
-    LongRead(Request, RmaIovs),
+    LongRead(RequestHead, RmaIovs),
     /// LONGCTS_RTM in answer to READ_NACK, without data, then CTSDATA.
     NackAnswer(MessageHead),
     /// CTSDATA for the peer's operation; `None` before the first CTS.
@@ -36,7 +36,7 @@ pub(crate) struct SegmentSize(pub(crate) usize);
 
 /// The fields that all requests of one operation share.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
-pub(crate) enum Request {
+pub(crate) enum RequestHead {
     Message(MessageHead),
     Write(WriteHead),
 }
@@ -66,12 +66,12 @@ impl Stream {
         match self {
             Stream::Medium(..) => Protocol::Medium,
             Stream::Runt(..) => Protocol::RuntingRead,
-            Stream::LongCts(Request::Write(_))
-            | Stream::LongRead(Request::Write(_), _)
+            Stream::LongCts(RequestHead::Write(_))
+            | Stream::LongRead(RequestHead::Write(_), _)
             | Stream::RdmaWrite(..) => Protocol::LongCtsWrite,
             Stream::ReadResponse(_) => Protocol::EmulatedRead,
-            Stream::LongCts(Request::Message(_))
-            | Stream::LongRead(Request::Message(_), _)
+            Stream::LongCts(RequestHead::Message(_))
+            | Stream::LongRead(RequestHead::Message(_), _)
             | Stream::NackAnswer(_)
             | Stream::CtsData(_)
             | Stream::Silent(_) => Protocol::LongCts,
@@ -83,11 +83,11 @@ impl Stream {
         match self {
             Stream::Medium(head, _)
             | Stream::Runt(head, ..)
-            | Stream::LongCts(Request::Message(head))
-            | Stream::LongRead(Request::Message(head), _)
+            | Stream::LongCts(RequestHead::Message(head))
+            | Stream::LongRead(RequestHead::Message(head), _)
             | Stream::NackAnswer(head) => Some(head.msg_id),
-            Stream::LongCts(Request::Write(_))
-            | Stream::LongRead(Request::Write(_), _)
+            Stream::LongCts(RequestHead::Write(_))
+            | Stream::LongRead(RequestHead::Write(_), _)
             | Stream::Silent(_)
             | Stream::CtsData(_)
             | Stream::ReadResponse(_)
@@ -209,14 +209,14 @@ impl Stream {
                 let header = head.runt(id, length, moved, to_move, &source);
                 let then = match moved + size == to_move {
                     // A READ_NACK may arrive. The answer has the same fields.
-                    true => Stream::Silent(Some(Request::Message(head))),
+                    true => Stream::Silent(Some(RequestHead::Message(head))),
                     false => *self,
                 };
                 (header.into(), size, then)
             }
             Stream::LongRead(request, source) => {
                 let header = match request {
-                    Request::Message(head) => LongreadRtm {
+                    RequestHead::Message(head) => LongreadRtm {
                         msg_id: head.msg_id,
                         msg_length: length,
                         send_id: SendId(id.to_wire()),
@@ -225,7 +225,7 @@ impl Stream {
                         options: head.options,
                     }
                     .into(),
-                    Request::Write(head) => LongreadRtw {
+                    RequestHead::Write(head) => LongreadRtw {
                         rma_iov: head.target,
                         msg_length: length,
                         send_id: SendId(id.to_wire()),
@@ -238,8 +238,8 @@ impl Stream {
             }
             Stream::LongCts(request) => {
                 let header: Header = match request {
-                    Request::Message(head) => head.long_cts(id, length, credits).into(),
-                    Request::Write(head) => LongctsRtw {
+                    RequestHead::Message(head) => head.long_cts(id, length, credits).into(),
+                    RequestHead::Write(head) => LongctsRtw {
                         rma_iov: head.target,
                         msg_length: length,
                         send_id: SendId(id.to_wire()),

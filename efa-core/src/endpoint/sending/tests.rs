@@ -121,7 +121,7 @@ fn medium_segments_cover_the_message_exactly() {
 #[test]
 fn data_is_sent_up_to_the_granted_window() {
     let mut sending = sending();
-    let stream = Stream::LongCts(Request::Message(head()));
+    let stream = Stream::LongCts(RequestHead::Message(head()));
     let long = Bulk {
         allowed: 0,
         ..bulk(5000, stream)
@@ -193,7 +193,7 @@ fn a_refused_read_continues_in_windows_after_runt() {
 fn eor_ends_read_operations_and_their_registrations() {
     let mut sending = sending();
     let remote = RmaIovs::first_of([RmaIov::new(1000, 2000, 2)]);
-    let stream = Stream::LongRead(Request::Message(head()), remote);
+    let stream = Stream::LongRead(RequestHead::Message(head()), remote);
     let read = Bulk {
         to_move: 0,
         allowed: 0,

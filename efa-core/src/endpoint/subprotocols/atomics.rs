@@ -57,7 +57,7 @@ pub fn atomic_limits(
 }
 
 /// An atomic of the application whose arguments are consistent, and whose peer can accept it now.
-struct Request {
+struct AtomicRequest {
     target: RmaIovs,
     /// In bytes, of the operand and of all other buffers.
     length: u64,
@@ -65,7 +65,7 @@ struct Request {
     options: ReqOptions,
 }
 
-impl Request {
+impl AtomicRequest {
     fn new<N: Nic>(
         channel: &mut Channel<N>,
         args: &AtomicArgs<'_>,
@@ -111,7 +111,7 @@ impl Request {
         if let Err(reason) = choice::atomic(features, &query) {
             return Err(channel.no_protocol(args.peer, reason));
         }
-        Ok(Request {
+        Ok(AtomicRequest {
             target,
             length,
             msg_id,
@@ -158,7 +158,7 @@ impl<N: Nic> SendSide<'_, N> {
     ) -> Result<(), EndpointError> {
         let inject = args.flags.contains(OperationFlags::INJECT);
         let delivery_complete = args.flags.contains(OperationFlags::DELIVERY_COMPLETE) && !inject;
-        let request = Request::new(self.channel, args, delivery_complete)?;
+        let request = AtomicRequest::new(self.channel, args, delivery_complete)?;
         let report = Report {
             context: args.context,
             flags: CompletionFlags::ATOMIC | CompletionFlags::WRITE,
@@ -186,7 +186,7 @@ impl<N: Nic> ReceiveSide<'_, N> {
         args: &AtomicArgs<'_>,
         result: &[IoVec],
     ) -> Result<(), EndpointError> {
-        let request = Request::new(self.channel, args, false)?;
+        let request = AtomicRequest::new(self.channel, args, false)?;
         let ending = TransferEnding {
             context: args.context,
             report_success: args.flags.contains(OperationFlags::COMPLETION),

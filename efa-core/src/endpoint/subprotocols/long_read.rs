@@ -11,7 +11,7 @@ use crate::endpoint::api::reports::Report;
 use crate::endpoint::base::ids::{InboundId, OutboundId, PeerId};
 use crate::endpoint::memory::registration::{Registered, readable_pieces};
 use crate::endpoint::sending::{AwaitedPacket, Bulk};
-use crate::endpoint::sending::{MessageHead, Request, Stream, segment_size};
+use crate::endpoint::sending::{MessageHead, RequestHead, Stream, segment_size};
 
 // The sender's side.
 impl<N: Nic> SendSide<'_, N> {
@@ -22,7 +22,7 @@ impl<N: Nic> SendSide<'_, N> {
         report: Report,
         data: Registered,
         length: u64,
-        request: Request,
+        request: RequestHead,
     ) -> Result<OutboundId, EndpointError> {
         let Registered {
             pieces: source,

@@ -14,7 +14,7 @@ use crate::endpoint::memory::iov::{Iov, total_length};
 use crate::endpoint::receiving::message_flags;
 use crate::endpoint::sending::choice::{self, MessageProtocol, MessageQuery};
 use crate::endpoint::sending::{AwaitedPacket, Bulk};
-use crate::endpoint::sending::{MessageHead, Request, Stream, segment_size};
+use crate::endpoint::sending::{MessageHead, RequestHead, Stream, segment_size};
 
 impl<N: Nic> SendSide<'_, N> {
     pub(crate) fn start_send(&mut self, args: &SendArgs<'_>) -> Result<(), EndpointError> {
@@ -110,7 +110,7 @@ impl<N: Nic> SendSide<'_, N> {
             reason = choice::why_message(&local, self.channel.peers.features(peer), &query, protocol),
             "message to send"
         );
-        let request = Request::Message(head);
+        let request = RequestHead::Message(head);
         match (protocol, registered) {
             (MessageProtocol::LongRead, Some(data)) => {
                 self.start_long_read(peer, report, data, length, request)?;
@@ -165,11 +165,11 @@ impl<N: Nic> SendSide<'_, N> {
         report: Report,
         source: Iov,
         length: u64,
-        request: Request,
+        request: RequestHead,
     ) -> Result<OutboundId, EndpointError> {
         let delivery_complete = match request {
-            Request::Message(head) => head.delivery_complete,
-            Request::Write(head) => head.delivery_complete,
+            RequestHead::Message(head) => head.delivery_complete,
+            RequestHead::Write(head) => head.delivery_complete,
         };
         let bulk = Bulk {
             allowed: 0,

@@ -23,7 +23,7 @@ use crate::endpoint::posting::PacketOwner;
 use crate::endpoint::receiving::{ReportRecipient, Transfer, TransferEnding};
 use crate::endpoint::sending::choice::{self, WriteProtocol, WriteQuery};
 use crate::endpoint::sending::{AwaitedPacket, Bulk, Outbound};
-use crate::endpoint::sending::{Request, Stream, WriteHead};
+use crate::endpoint::sending::{RequestHead, Stream, WriteHead};
 use crate::endpoint::subprotocols::outgoing_message::check_pieces;
 
 /// The memory of a peer that an operation of `length` bytes names.
@@ -104,7 +104,7 @@ impl<N: Nic> SendSide<'_, N> {
             reason = choice::why_write(&local, features.as_ref(), &query, protocol),
             "write"
         );
-        let request = Request::Write(head);
+        let request = RequestHead::Write(head);
         match (protocol, registered) {
             (WriteProtocol::Direct, Some(data)) => {
                 return self.write_direct(args, data, length, target, report);
