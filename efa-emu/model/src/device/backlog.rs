@@ -5,7 +5,7 @@
 
 use efa_core::address::Ahn;
 
-use super::flight::{FlightTable, Request, RequestPlace};
+use super::flight::{FlightTable, InFlightRequest, RequestPlace};
 
 /// The first and the last request of a destination's queue.
 #[derive(Clone, Copy)]
@@ -95,7 +95,7 @@ impl Backlogs {
     pub(super) fn remove_if(
         &mut self,
         flight: &mut FlightTable,
-        mut take: impl FnMut(&Request) -> bool,
+        mut take: impl FnMut(&InFlightRequest) -> bool,
     ) {
         let mut kept = Vec::new();
         while let Some(ahn) = self.destination(0) {

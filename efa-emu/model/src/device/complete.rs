@@ -8,7 +8,7 @@ use efa_core::address::{Gid, Qpn};
 use efa_core::nic::Status;
 
 use super::comp_counter::CountedOps;
-use super::flight::{Request, RequestPlace};
+use super::flight::{InFlightRequest, RequestPlace};
 use super::prepare::{count_completed, local_still_valid, send_entry};
 use super::queue_pair::RNR_RETRY_INFINITE;
 use super::regions::Lkey;
@@ -112,7 +112,7 @@ impl Device {
 }
 
 #[cold]
-fn trace_rnr_retry(request: &Request, again_in: Duration) {
+fn trace_rnr_retry(request: &InFlightRequest, again_in: Duration) {
     tracing::debug!(
         qpn = %request.qpn,
         ahn = request.ahn().0,

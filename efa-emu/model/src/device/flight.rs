@@ -20,7 +20,7 @@ pub(super) enum RequestPlace {
 
 /// One request in flight: the entry as it was read from the ring, and the results of its lookups.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request {
+pub(super) struct InFlightRequest {
     pub(super) wqe: WorkRequest,
     pub(super) qpn: Qpn,
     pub(super) operation: Operation,
@@ -33,8 +33,8 @@ pub(super) struct Request {
     pub(super) place: RequestPlace,
 }
 
-impl Request {
-    const NONE: Request = Request {
+impl InFlightRequest {
+    const NONE: InFlightRequest = InFlightRequest {
         wqe: WorkRequest::EMPTY,
         qpn: Qpn(0),
         operation: Operation::Send,
@@ -102,7 +102,7 @@ struct FlightSlot {
     generation: u32,
     /// Whether the request is in flight. If not, the slot is free.
     is_live: bool,
-    request: Request,
+    request: InFlightRequest,
 }
 
 impl FlightSlot {
@@ -127,7 +127,7 @@ pub(super) struct InFlight<'a> {
 
 impl InFlight<'_> {
     #[inline(always)]
-    pub(super) fn request(&mut self) -> &mut Request {
+    pub(super) fn request(&mut self) -> &mut InFlightRequest {
         &mut self.slot.request
     }
 
@@ -157,7 +157,7 @@ impl FlightTable {
     /// Claims a free slot. Returns its number, the token of its next request, and the slot's
     /// earlier request, which the caller overwrites.
     #[inline(always)]
-    pub(super) fn claim(&mut self) -> (u32, Token, &mut Request) {
+    pub(super) fn claim(&mut self) -> (u32, Token, &mut InFlightRequest) {
         let index = match self.free.pop() {
             Some(index) => index,
             None => self.grow(),
@@ -172,7 +172,7 @@ impl FlightTable {
         self.slots.push(FlightSlot {
             generation: 0,
             is_live: false,
-            request: Request::NONE,
+            request: InFlightRequest::NONE,
         });
         // Freeing a slot must never allocate.
         self.free.reserve(self.slots.len());
@@ -212,18 +212,18 @@ impl FlightTable {
     }
 
     #[inline(always)]
-    pub(super) fn get(&self, index: u32) -> Option<&Request> {
+    pub(super) fn get(&self, index: u32) -> Option<&InFlightRequest> {
         let slot = self.slots.get(index as usize)?;
         slot.is_live.then_some(&slot.request)
     }
 
     #[inline(always)]
-    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut Request> {
+    pub(super) fn get_mut(&mut self, index: u32) -> Option<&mut InFlightRequest> {
         let slot = self.slots.get_mut(index as usize)?;
         slot.is_live.then_some(&mut slot.request)
     }
 
-    pub(super) fn remove(&mut self, index: u32) -> Option<Request> {
+    pub(super) fn remove(&mut self, index: u32) -> Option<InFlightRequest> {
         let request = *self.get(index)?;
         self.release(index);
         Some(request)
@@ -241,7 +241,7 @@ impl FlightTable {
     }
 
     /// All requests in flight, with their slots.
-    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &Request)> {
+    pub(super) fn iter(&self) -> impl Iterator<Item = (u32, &InFlightRequest)> {
         self.slots
             .iter()
             .enumerate()

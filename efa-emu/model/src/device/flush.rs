@@ -4,7 +4,7 @@ use efa_core::address::{Ahn, Qpn};
 use efa_core::nic::Status;
 
 use super::event::DeviceEvent;
-use super::flight::Request;
+use super::flight::InFlightRequest;
 use super::prepare::{LocalFailure, count_completed, send_entry};
 use super::queue_pair::QpState;
 use super::state::Device;
@@ -75,7 +75,7 @@ impl Device {
 
     /// Removes a queue pair's requests from the flight table, in the order in which they were
     /// posted.
-    fn take_requests(&mut self, qpn: Qpn) -> Vec<Request> {
+    fn take_requests(&mut self, qpn: Qpn) -> Vec<InFlightRequest> {
         let mut requests = self.initiator.take_requests(qpn);
         let next = self.qps.get(qpn).map_or(0, |qp| qp.send.sequence);
         requests.sort_unstable_by_key(|request| request.sequence.wrapping_sub(next));

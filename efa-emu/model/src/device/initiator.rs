@@ -7,7 +7,7 @@ use std::time::Duration;
 use efa_core::address::{Ahn, Qpn};
 
 use super::backlog::Backlogs;
-use super::flight::{FlightTable, Request, RequestPlace};
+use super::flight::{FlightTable, InFlightRequest, RequestPlace};
 use crate::link::{Link, LinkBusy, Operation, RequestHeader, Token};
 
 #[derive(Default)]
@@ -71,7 +71,7 @@ impl Initiator {
     }
 
     /// Removes all requests of a queue pair, in no order.
-    pub(super) fn take_requests(&mut self, qpn: Qpn) -> Vec<Request> {
+    pub(super) fn take_requests(&mut self, qpn: Qpn) -> Vec<InFlightRequest> {
         self.backlogs
             .remove_if(&mut self.flight, |request| request.qpn == qpn);
         let indices: Vec<u32> = self
@@ -87,13 +87,13 @@ impl Initiator {
     }
 
     /// Removes the oldest request that waits for a destination.
-    pub(super) fn take_from_backlog(&mut self, ahn: Ahn) -> Option<Request> {
+    pub(super) fn take_from_backlog(&mut self, ahn: Ahn) -> Option<InFlightRequest> {
         let index = self.backlogs.pop(ahn, &self.flight)?;
         self.flight.remove(index)
     }
 }
 
-impl Request {
+impl InFlightRequest {
     /// Offers the request to the link.
     #[inline(always)]
     pub(super) fn offer(&self, token: Token, link: &mut impl Link) -> Result<(), LinkBusy> {

@@ -4,7 +4,7 @@ use efa_core::address::{Ahn, Qpn};
 use efa_core::nic::{Access, DeviceCaps, Status};
 
 use super::address_book::AddressBook;
-use super::flight::{Request, RequestPlace};
+use super::flight::{InFlightRequest, RequestPlace};
 use super::ids::PdId;
 use super::queue::{BadWorkRequest, Buffer, CompletionEntry, WorkRequest, WqeOperation};
 use super::queue_pair::{QpConfig, QueuePair, Service};
@@ -23,7 +23,11 @@ fn local_access(operation: Operation) -> Access {
     }
 }
 
-pub(super) fn local_still_valid(request: &Request, qp: &QueuePair, regions: &RegionTable) -> bool {
+pub(super) fn local_still_valid(
+    request: &InFlightRequest,
+    qp: &QueuePair,
+    regions: &RegionTable,
+) -> bool {
     let wqe = &request.wqe;
     let access = local_access(request.operation);
     (0..wqe.buffer_count()).all(|index| {
@@ -38,7 +42,7 @@ pub(super) fn local_still_valid(request: &Request, qp: &QueuePair, regions: &Reg
 /// Checks a request whose entry was read, and looks up its destination and its memory.
 #[inline(always)]
 pub(super) fn prepare(
-    request: &mut Request,
+    request: &mut InFlightRequest,
     qp: &QueuePair,
     regions: &RegionTable,
     book: &AddressBook,
@@ -56,7 +60,7 @@ pub(super) fn prepare(
 
 #[cold]
 fn prepare_rdma(
-    request: &mut Request,
+    request: &mut InFlightRequest,
     qp: &QueuePair,
     regions: &RegionTable,
     book: &AddressBook,
@@ -85,7 +89,7 @@ fn prepare_rdma(
 /// The common part of sends and RDMA, which differ only in the offsets in the entry.
 #[inline(always)]
 fn find_out(
-    request: &mut Request,
+    request: &mut InFlightRequest,
     operation: Operation,
     is_send: bool,
     longest: u32,
@@ -210,7 +214,11 @@ impl LocalFailure {
 }
 
 #[inline(always)]
-pub(super) fn send_entry(request: &Request, config: &QpConfig, status: Status) -> CompletionEntry {
+pub(super) fn send_entry(
+    request: &InFlightRequest,
+    config: &QpConfig,
+    status: Status,
+) -> CompletionEntry {
     CompletionEntry::of_send(request.qpn, config.request_ids, &request.wqe, status.code())
 }
 
@@ -223,7 +231,7 @@ fn count_failed(counters: &mut Counters, operation: WqeOperation) {
 }
 
 #[inline(always)]
-pub(super) fn count_completed(counters: &mut Counters, request: &Request, status: Status) {
+pub(super) fn count_completed(counters: &mut Counters, request: &InFlightRequest, status: Status) {
     if status != Status::Ok {
         return count_error(counters, request, status);
     }
@@ -236,7 +244,7 @@ pub(super) fn count_completed(counters: &mut Counters, request: &Request, status
 
 /// A function of its own, so that sends take a test and no jump table.
 #[inline(never)]
-fn count_rdma(counters: &mut Counters, request: &Request) {
+fn count_rdma(counters: &mut Counters, request: &InFlightRequest) {
     let bytes = u64::from(request.length);
     match request.operation {
         Operation::RdmaRead => {
@@ -253,7 +261,7 @@ fn count_rdma(counters: &mut Counters, request: &Request) {
 }
 
 #[cold]
-fn count_error(counters: &mut Counters, request: &Request, status: Status) {
+fn count_error(counters: &mut Counters, request: &InFlightRequest, status: Status) {
     tracing::debug!(
         qpn = %request.qpn,
         ahn = request.ahn().0,
