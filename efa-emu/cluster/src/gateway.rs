@@ -11,7 +11,7 @@ use efa_commands::shell::RemoteShell;
 
 use crate::files::ENV_CLUSTER;
 use crate::service::{self, Service};
-use crate::session::{Reply, Request};
+use crate::session::{CommandRequest, Reply};
 
 /// There is no work between requests.
 const NOTHING: Duration = Duration::from_secs(3600);
@@ -45,7 +45,7 @@ pub(crate) fn serve(gateway: &Gateway<'_>, directory: &Path, mut cluster: UnixSt
 
 impl Gateway<'_> {
     /// The command that executes a request with `efa-emu rsh` on that machine.
-    fn command(&self, request: &Request) -> Command {
+    fn command(&self, request: &CommandRequest) -> Command {
         let mut words = vec!["env".to_owned(), format!("{ENV_CLUSTER}={}", self.cluster)];
         let text = |word: &std::ffi::OsStr| word.to_string_lossy().into_owned();
         let variables = request.variables.iter();
@@ -81,7 +81,7 @@ mod tests {
             program: "/opt/efa-emu",
             shell: &shell,
         };
-        let request = Request {
+        let request = CommandRequest {
             command: Some(OsString::from("echo \"$HOME\" 'it'\\''s'")),
             variables: vec![("A".into(), "1 2".into())],
         };

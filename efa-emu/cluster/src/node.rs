@@ -16,7 +16,7 @@ use crate::host::{EmulatedHost, Injection, SysfsError};
 use crate::launchers::{self, Environment};
 use crate::namespaces::{self, UserNamespace, Views};
 use crate::service::{self, Service};
-use crate::session::{Reply, Request};
+use crate::session::{CommandRequest, Reply};
 
 /// The common state of all hosts' processes.
 pub(crate) struct NodeContext<'a> {
@@ -126,7 +126,7 @@ impl<'a> Node<'a> {
     }
 
     /// A command, started as by sshd: by the user's shell, in the home directory.
-    fn command(&self, request: &Request) -> Command {
+    fn command(&self, request: &CommandRequest) -> Command {
         let mut command = Command::new(&self.user.shell);
         match &request.command {
             Some(text) => command.arg("-c").arg(text),

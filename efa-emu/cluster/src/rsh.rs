@@ -15,7 +15,7 @@ use efa_shm::ENV_FABRIC;
 use crate::complain;
 use crate::files::{ADDRESSES_FILE, ENV_CLUSTER, FABRIC_FILE, NAMES_FILE};
 use crate::process::{self, Forked};
-use crate::session::{self, Reply, Request};
+use crate::session::{self, CommandRequest, Reply};
 
 /// Exit status for errors of `rsh` itself, and for commands killed by a signal, as in ssh.
 const FAILED: u8 = 255;
@@ -200,7 +200,7 @@ impl Invocation {
             source,
         };
         let mut connection = session::connect(&directory).map_err(lost)?;
-        let request = Request {
+        let request = CommandRequest {
             command: self.command.clone(),
             variables: self.variables(),
         };

@@ -13,7 +13,7 @@ use efa_commands::signals::Signals;
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
 use crate::process;
-use crate::session::{self, Reply, Request, STREAMS};
+use crate::session::{self, CommandRequest, Reply, STREAMS};
 
 /// The time that a command may continue after its client has disconnected: it gets SIGHUP
 /// immediately, and SIGKILL after this time.
@@ -79,7 +79,7 @@ impl Service {
     /// called repeatedly, after the returned time or earlier.
     pub(crate) fn run(
         mut self,
-        command: impl Fn(&Request) -> Command,
+        command: impl Fn(&CommandRequest) -> Command,
         mut meanwhile: impl FnMut() -> Duration,
     ) {
         loop {
@@ -175,12 +175,12 @@ impl Service {
         }
     }
 
-    fn accept(&mut self, command: &impl Fn(&Request) -> Command) {
+    fn accept(&mut self, command: &impl Fn(&CommandRequest) -> Command) {
         let Ok((mut client, _)) = self.listener.accept() else {
             return;
         };
         let _ = client.set_read_timeout(Some(REQUEST_PATIENCE));
-        let started = Request::receive(&client)
+        let started = CommandRequest::receive(&client)
             .map_err(RequestError::Receive)
             .and_then(|(request, streams)| self.start(command(&request), streams));
         match started {

@@ -27,7 +27,7 @@ pub(crate) const STREAMS: usize = 3;
 
 /// The command to run.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub(crate) struct Request {
+pub(crate) struct CommandRequest {
     /// The command for the user's shell; `None` for a login shell.
     pub(crate) command: Option<OsString>,
     /// Variables in addition to the host's environment.
@@ -49,7 +49,7 @@ pub(crate) enum Reply {
     ClusterEnds,
 }
 
-impl Request {
+impl CommandRequest {
     /// Sends the request with the streams for the command.
     pub(crate) fn send(
         &self,
@@ -69,7 +69,9 @@ impl Request {
         connection.write_all(&line[sent..])
     }
 
-    pub(crate) fn receive(connection: &UnixStream) -> io::Result<(Request, [OwnedFd; STREAMS])> {
+    pub(crate) fn receive(
+        connection: &UnixStream,
+    ) -> io::Result<(CommandRequest, [OwnedFd; STREAMS])> {
         // The streams arrive with the first byte.
         let mut first = [0];
         let mut space = [MaybeUninit::uninit(); rustix::cmsg_space!(ScmRights(STREAMS))];
@@ -155,8 +157,8 @@ mod tests {
 
     use super::*;
 
-    fn request() -> Request {
-        Request {
+    fn request() -> CommandRequest {
+        CommandRequest {
             command: Some("echo a b".into()),
             variables: vec![("A".into(), "1=2".into()), ("B".into(), "".into())],
         }
@@ -164,7 +166,7 @@ mod tests {
 
     #[test]
     fn requests_and_replies_are_lines_of_json() {
-        let request = Request {
+        let request = CommandRequest {
             command: Some(OsString::from_vec(b"a\xff".to_vec())),
             variables: vec![("A".into(), "1".into())],
         };
@@ -190,7 +192,7 @@ mod tests {
         request()
             .send(&mut client, [file.as_fd(); STREAMS])
             .unwrap();
-        let (received, streams) = Request::receive(&host).unwrap();
+        let (received, streams) = CommandRequest::receive(&host).unwrap();
         assert_eq!(received, request());
         File::from(streams.into_iter().nth(1).unwrap())
             .write_all(b"written")
@@ -219,7 +221,7 @@ mod tests {
     fn a_request_without_streams_is_refused() {
         let (mut client, host) = UnixStream::pair().unwrap();
         client.write_all(&line(&request()).unwrap()).unwrap();
-        let error = Request::receive(&host).unwrap_err();
+        let error = CommandRequest::receive(&host).unwrap_err();
         assert!(error.to_string().contains("streams"), "{error}");
     }
 }
