@@ -11,7 +11,7 @@ use efa_verbs_sys::ibv_wr_opcode::{IBV_WR_SEND, IBV_WR_SEND_WITH_IMM};
 
 use super::memory::{Buffers, Source};
 use super::ring::{self, Reservation, Ring};
-use super::session::{Request, Session};
+use super::session::{Session, WorkRequest};
 use super::state::{
     BUILDERS, CONTEXTS, OPS, PAIRS, QueuePair, READS_FOLLOWED, RealBuilders, RealOps,
 };
@@ -49,7 +49,7 @@ impl QueuePair {
     fn reserve(
         &self,
         ring: &'static Ring,
-        request: &Request,
+        request: &WorkRequest,
         inline: &[u8],
         time: u64,
     ) -> Option<UnpostedRequest> {
@@ -95,7 +95,7 @@ impl QueuePair {
 
     /// Stores an RDMA read until it completes.
     #[inline(never)]
-    fn follow_read(&self, request: &Request) {
+    fn follow_read(&self, request: &WorkRequest) {
         self.reads
             .with(|reads| reads.add(request.body.wr_id).set_to(&request.buffers));
         self.reads_under_way.fetch_add(1, Ordering::Relaxed);
@@ -219,7 +219,7 @@ unsafe fn post_recorded(
                 qkey: ud.remote_qkey,
                 ..Body::default()
             };
-            let mut request = Request::default();
+            let mut request = WorkRequest::default();
             request.set(known.kind_of_send(), body, immediate);
             request.buffers = buffers;
             request.inline = is_inline.then_some(0..inline.len());

@@ -7,7 +7,7 @@ use crate::exchange::{Body, flag};
 
 /// A request that is being built, or was posted.
 #[derive(Default)]
-pub(super) struct Request {
+pub(super) struct WorkRequest {
     pub(super) kind: u8,
     /// Bits of [`flag`].
     pub(super) flags: u8,
@@ -18,7 +18,7 @@ pub(super) struct Request {
     pub(super) inline: Option<Range<usize>>,
 }
 
-impl Request {
+impl WorkRequest {
     /// Starts a request in place: most of the structure is unused memory.
     #[inline(always)]
     pub(super) fn set(&mut self, kind: u8, body: Body, immediate: Option<u32>) {
@@ -43,9 +43,9 @@ pub(crate) struct Session {
     /// Whether `last` was started.
     pub(super) is_begun: bool,
     /// The request that is being built.
-    pub(super) last: Request,
+    pub(super) last: WorkRequest,
     /// The requests that were started before it.
-    pub(super) earlier: Vec<Request>,
+    pub(super) earlier: Vec<WorkRequest>,
     pub(super) inline: Vec<u8>,
 }
 
