@@ -22,7 +22,7 @@ use efa_suite::jobs::{self, JobsError};
 use efa_suite::json::{CaseReport, FailureGroup, Report};
 use efa_suite::pairs::Matrix;
 use efa_suite::runner::Settings;
-use efa_suite::{Case, Options, TraceResult};
+use efa_suite::{Case, Options, TraceResult, parallel};
 
 use crate::check::severity;
 use crate::corpus;
@@ -300,7 +300,8 @@ fn run_on_hosts(arguments: &Run, origin: &RunStart) -> Result<Outcome, String> {
             })
         })
         .collect();
-    hosts.run_all(&tasks, arguments.jobs.into(), |task, ended| {
+    let play = |task: &Task| hosts.run(task);
+    parallel::in_order(&tasks, arguments.jobs.into(), play, |task, ended| {
         results.add(&task.path, ended);
     });
     results.conclude(origin, true)

@@ -6,7 +6,6 @@
 //! their clocks, and judged.
 
 use std::collections::{BTreeMap, BTreeSet};
-use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::sync::{Mutex, PoisonError};
 use std::time::Instant;
@@ -23,7 +22,6 @@ use efa_replay::compare::Finding;
 use super::TraceResult;
 use super::judged::judge;
 use super::ladder::Ladder;
-use super::parallel;
 use super::{Case, Options, Outcome, STOCK};
 
 /// The name of this backend in results.
@@ -151,17 +149,6 @@ impl Hosts {
             unrecorded,
             ..self
         }
-    }
-
-    /// Plays all tasks, up to `jobs` simultaneously. `ended` gets the results in the order of
-    /// `tasks`.
-    pub fn run_all(
-        &self,
-        tasks: &[Task],
-        jobs: NonZeroUsize,
-        ended: impl FnMut(&Task, TraceResult),
-    ) {
-        parallel::in_order(tasks, jobs, |task| self.run(task), ended);
     }
 
     /// Plays a scenario: once if all endpoints are under test, otherwise with each in turn under

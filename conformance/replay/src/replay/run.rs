@@ -31,27 +31,38 @@ pub fn replay<'t, B: Backend>(
     opener: &mut dyn Opener<B>,
     hook: Option<&'t mut PacketHook<'t>>,
 ) -> Result<Verdict, BackendError> {
-    match replay_trace(trace, dut, strictness, backend, opener, hook) {
-        Err(BackendError::Subject(RequestError::Unsupported(text))) => Ok(Verdict::without(text)),
-        Err(error @ BackendError::Subject(_)) => Ok(Verdict {
-            never_opened: true,
-            ..Verdict::of_error(error)
-        }),
-        other => other,
-    }
+    let mut replay = match open(trace, dut, strictness, backend, opener, hook) {
+        Ok(Ok(replay)) => replay,
+        Ok(Err(verdict)) => return Ok(verdict),
+        Err(BackendError::Subject(RequestError::Unsupported(text))) => {
+            return Ok(Verdict::without(text));
+        }
+        Err(error @ BackendError::Subject(_)) => {
+            return Ok(Verdict {
+                never_opened: true,
+                ..Verdict::of_error(error)
+            });
+        }
+        Err(error) => return Err(error),
+    };
+    // If it stopped early, the verdict has the reason.
+    let _ = runner::run(&mut replay);
+    Ok(conclude(replay))
 }
 
-fn replay_trace<'t, B: Backend>(
+/// Opens all endpoints, and introduces them to each other. Returns a verdict if the trace cannot be
+/// replayed.
+fn open<'t, B: Backend>(
     trace: &'t Trace,
     dut: EndpointIndex,
     strictness: Strictness,
     backend: &'t mut B,
     opener: &mut dyn Opener<B>,
     hook: Option<&'t mut PacketHook<'t>>,
-) -> Result<Verdict, BackendError> {
+) -> Result<Result<Replay<'t, B>, Verdict>, BackendError> {
     let recorded = match endpoint_addresses(trace) {
         Ok(recorded) => recorded,
-        Err(error) => return Ok(Verdict::of_error(error)),
+        Err(error) => return Ok(Err(Verdict::of_error(error))),
     };
     backend.reset();
     let mut subject = opener.open(backend, &trace.scenario.endpoints[dut])?;
@@ -69,7 +80,7 @@ fn replay_trace<'t, B: Backend>(
         }
         let nic = backend.open(endpoint)?;
         if let Some(lack) = requirements::device_lacks(trace, nic.queue_pair().attributes()) {
-            return Ok(Verdict::without(lack));
+            return Ok(Err(Verdict::without(lack)));
         }
         actual.push(nic.address());
         let mut peer = Peer::new(at, nic, address)?;
@@ -80,7 +91,7 @@ fn replay_trace<'t, B: Backend>(
         peers.push(peer);
     }
     if let Some(lack) = arm_faults(backend, &trace.scenario, &actual)? {
-        return Ok(Verdict::without(lack));
+        return Ok(Err(Verdict::without(lack)));
     }
     for &known in &trace.scenario.endpoints[dut].address_vector {
         subject.insert(known, &actual[known].to_bytes())?;
@@ -103,7 +114,7 @@ fn replay_trace<'t, B: Backend>(
         })
         .filter(|(at, status)| *at != dut && *status != Status::RemoteRnr)
         .collect();
-    let mut replay = Replay {
+    Ok(Ok(Replay {
         trace,
         dut,
         strictness,
@@ -123,10 +134,7 @@ fn replay_trace<'t, B: Backend>(
         failed: Vec::new(),
         foreseen,
         verdict: Verdict::default(),
-    };
-    // If it stopped early, the verdict has the reason.
-    let _ = runner::run(&mut replay);
-    Ok(conclude(replay))
+    }))
 }
 
 /// Ends the endpoint under test, and adds what its end and the devices show.
