@@ -91,19 +91,8 @@ impl Member {
 
     fn close(self, libfabric: &Libfabric) {
         assert_eq!((close(self.group), close(self.set)), (0, 0));
-        let Side {
-            info,
-            fabric,
-            domain,
-            queue,
-            vector,
-            endpoint,
-        } = self.side;
-        assert_eq!((close(endpoint), close(self.events)), (0, 0));
-        assert_eq!((close(vector), close(queue)), (0, 0));
-        assert_eq!((close(domain), close(fabric)), (0, 0));
-        // SAFETY: it came from `fi_getinfo`.
-        unsafe { (libfabric.freeinfo)(info) };
+        assert_eq!((close(self.side.endpoint), close(self.events)), (0, 0));
+        self.side.close_rest(libfabric);
     }
 }
 
@@ -288,8 +277,7 @@ fn an_unjoined_group_can_be_closed() {
                 side, events, set, ..
             } = member;
             assert_eq!((close(set), close(side.endpoint), close(events)), (0, 0, 0));
-            assert_eq!((close(side.vector), close(side.queue)), (0, 0));
-            assert_eq!((close(side.domain), close(side.fabric)), (0, 0));
+            side.close_rest(libfabric);
         }
     });
 }

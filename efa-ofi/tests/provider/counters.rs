@@ -33,8 +33,7 @@ fn with_counters(libfabric: &Libfabric, body: impl FnOnce(&Pair, *mut fid_cntr, 
     assert_eq!(values(sent), counted, "the endpoint's counts stay");
     assert_eq!((close(sent), close(received)), (0, 0));
     for side in [pair.left, pair.right] {
-        assert_eq!((close(side.vector), close(side.queue)), (0, 0));
-        assert_eq!((close(side.domain), close(side.fabric)), (0, 0));
+        side.close_rest(libfabric);
     }
 }
 
@@ -186,8 +185,7 @@ fn check_counts(libfabric: &Libfabric, provider: &'static CStr, all: &[(Access, 
     let Pair { left, right, .. } = pair;
     assert_eq!(close(right.endpoint), 0);
     assert_eq!(close(counter), 0);
-    assert_eq!((close(right.vector), close(right.queue)), (0, 0));
-    assert_eq!((close(right.domain), close(right.fabric)), (0, 0));
+    right.close_rest(libfabric);
     left.close(libfabric);
 }
 

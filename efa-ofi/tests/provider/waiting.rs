@@ -364,8 +364,7 @@ fn counters_wake_who_sleeps_until_they_change() {
         assert_eq!(wait_obj(counter), FI_WAIT_FD);
         assert_eq!(close(pair.right.endpoint), 0);
         assert_eq!(close(counter), 0);
-        assert_eq!((close(pair.right.vector), close(pair.right.queue)), (0, 0));
-        assert_eq!((close(pair.right.domain), close(pair.right.fabric)), (0, 0));
+        pair.right.close_rest(libfabric);
         pair.left.close(libfabric);
     });
 }

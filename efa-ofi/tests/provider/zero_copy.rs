@@ -300,10 +300,7 @@ fn features_that_the_device_lacks_are_refused() {
         assert_eq!(close(pair.right.endpoint), 0);
         assert_eq!(pair.right.read().err(), Some(AGAIN));
         target.end();
-        for object in [pair.right.vector.cast::<fid>(), pair.right.queue.cast()] {
-            assert_eq!(close(object), 0);
-        }
-        assert_eq!(close(pair.right.domain), 0);
+        pair.right.close_rest(libfabric);
         pair.left.close(libfabric);
     });
 }
@@ -373,10 +370,7 @@ fn a_message_with_header_is_refused_and_reported() {
         target.end();
         assert_eq!(close(pair.right.endpoint), 0);
         assert_eq!(close(events), 0);
-        for object in [pair.right.vector.cast::<fid>(), pair.right.queue.cast()] {
-            assert_eq!(close(object), 0);
-        }
-        assert_eq!(close(pair.right.domain), 0);
+        pair.right.close_rest(libfabric);
         pair.left.close(libfabric);
     });
 }

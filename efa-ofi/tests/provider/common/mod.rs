@@ -32,24 +32,25 @@ pub(crate) fn with_provider(body: impl FnOnce(&Libfabric)) {
 
 /// As [`with_provider`], with an endpoint that is not enabled yet.
 pub(crate) fn with_side(options: &Options, body: impl FnOnce(&Side)) {
-    let name = test_name(&body);
-    let open = |libfabric: &Libfabric| {
-        let side = Side::open(libfabric, options);
-        body(&side);
-        side.close(libfabric);
-    };
-    with_provider_under(&[], name, |_| (), open);
+    with_opened((Side::open, Side::close), options, body);
 }
 
 /// As [`with_provider`], with two endpoints.
 pub(crate) fn with_pair(options: &Options, body: impl FnOnce(&Pair)) {
+    with_opened((Pair::open, Pair::close), options, body);
+}
+
+/// How something is opened and closed.
+type Lifetime<T> = (fn(&Libfabric, &Options) -> T, fn(T, &Libfabric));
+
+fn with_opened<T>((open, close): Lifetime<T>, options: &Options, body: impl FnOnce(&T)) {
     let name = test_name(&body);
-    let open = |libfabric: &Libfabric| {
-        let pair = Pair::open(libfabric, options);
-        body(&pair);
-        pair.close(libfabric);
+    let body = |libfabric: &Libfabric| {
+        let opened = open(libfabric, options);
+        body(&opened);
+        close(opened, libfabric);
     };
-    with_provider_under(&[], name, |_| (), open);
+    with_provider_under(&[], name, |_| (), body);
 }
 
 /// Permits stock `efa` besides this provider.
@@ -544,6 +545,11 @@ impl Side {
     /// Closes everything.
     pub(crate) fn close(self, libfabric: &Libfabric) {
         assert_eq!(close(self.endpoint), 0);
+        self.close_rest(libfabric);
+    }
+
+    /// Closes everything but the endpoint, which is closed already.
+    pub(crate) fn close_rest(self, libfabric: &Libfabric) {
         assert_eq!(close(self.vector), 0);
         assert_eq!(close(self.queue), 0);
         assert_eq!(close(self.domain), 0);
