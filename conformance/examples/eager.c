@@ -40,7 +40,7 @@ static struct address own;
 static uint64_t mtu;
 static uint8_t memory[2 * DEPTH][PACKET]; /* DEPTH places to send from, DEPTH to receive into */
 static struct { uint64_t id; bool is_reported, is_busy; } sends[DEPTH];
-static struct peer peers[PEERS];
+static struct peer peers[PEERS + 1]; /* up to the first free place; the last one is never taken */
 static struct message *messages; /* not received yet; those of one peer in the order of msg_id */
 static struct receive *receives; /* in the order in which they were posted */
 static int place, unsupported;   /* to send from next; the type of a packet not known here */
@@ -119,7 +119,7 @@ static void open_endpoint(void) {
 /* The peer of an address, made if there is none yet. */
 static struct peer *peer_of(const struct address *address) {
     struct peer *peer = peers;
-    for (; peer < peers + PEERS && peer->ah; peer++)
+    for (; peer->ah; peer++)
         if (!memcmp(&peer->address, address, sizeof *address - sizeof address->reserved))
             return peer;
     struct ibv_ah_attr wanted = { .is_global = 1, .port_num = 1, .grh.dgid = address->gid };
@@ -146,23 +146,21 @@ static bool post_send(const uint8_t *end, const struct peer *to, bool is_reporte
 static void send_handshake(struct peer *peer) {
     struct base base = { HANDSHAKE, 4, CONNID, 3 + 1 /* word of extra_info */ };
     uint64_t wishes = WANTS_CONNID /* an extra request */, connid = own.connid;
-    if (sends[place].is_busy)
-        return; /* the next poll tries again */
     uint8_t *end = mempcpy(mempcpy(memory[place], &base, sizeof base), &wishes, sizeof wishes);
     peer->has_greeted = post_send(mempcpy(end, &connid, sizeof connid), peer, false);
 }
 
 static void send_message(void) {
     struct peer *peer = peers;
-    while (peer < peers + PEERS && !(peer->ah && peer->number == (int)number("to")))
+    while (peer->ah && peer->number != (int)number("to"))
         peer++;
     bool is_injected = value("mode") && !strncmp(value("mode"), "\"inject", 7);
     uint64_t tag = number("tag"), data = number("data"), length = number("length");
     const uint32_t size = sizeof own;
     if ((value("mode") && !is_injected) || length + HEADERS > mtu)
         return explain("unsupported", value("mode") ? "delivery complete" : "long messages");
-    if (peer == peers + PEERS || sends[place].is_busy)
-        return peer == peers + PEERS ? explain("refused", "not inserted") : reply("again");
+    if (!peer->ah || sends[place].is_busy)
+        return peer->ah ? reply("again") : explain("refused", "not inserted");
     struct base base = { value("tag") ? EAGER_TAGRTM : EAGER_MSGRTM, 4, MSG, peer->next_out };
     uint8_t *end = memory[place] + sizeof base;
     if (value("tag"))
@@ -200,10 +198,10 @@ static void handle(const uint8_t *packet, uint64_t length, int ahn, uint32_t qpn
     if (base.flags & CQ_DATA)
         memcpy(&head.data, at, 8), at += 8;
     at += base.flags & CONNID ? 4 : 0;
-    while (peer < peers + PEERS && !(peer->ah && peer->ahn == ahn && peer->address.qpn == qpn))
+    while (peer->ah && (peer->ahn != ahn || peer->address.qpn != qpn))
         peer++;
-    peer = peer < peers + PEERS ? peer : size ? peer_of(&address) : NULL;
-    if (!peer || packet + length < at || unsupported)
+    peer = peer->ah || !size ? peer : peer_of(&address);
+    if (!peer->ah || packet + length < at || unsupported)
         return;
     peer->was_heard = true, peer->was_greeted |= base.type == HANDSHAKE;
     peer->wants_connid |= !!(extra_info & WANTS_CONNID);
@@ -248,8 +246,8 @@ static void progress(void) {
             handle(memory[wc.wr_id], wc.byte_len, wc.slid, wc.src_qp), post_receive(wc.wr_id);
         else if (sends[wc.wr_id].is_busy = false, sends[wc.wr_id].is_reported)
             say("{\"completed\":{\"id\":%lu,\"length\":0}}", sends[wc.wr_id].id);
-    for (struct peer *peer = peers; peer < peers + PEERS; peer++)
-        if (peer->was_heard && !peer->has_greeted)
+    for (struct peer *peer = peers; peer->ah; peer++)
+        if (peer->was_heard && !peer->has_greeted && !sends[place].is_busy) /* or next time */
             send_handshake(peer);
     /* Receives complete with the messages that they match, both in their order. */
     for (struct message **from = &messages, *message; (message = *from);) {
