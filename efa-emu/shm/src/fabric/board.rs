@@ -31,18 +31,20 @@ use std::sync::atomic::{AtomicU64, Ordering, fence};
 use efa_core::address::Gid;
 
 use crate::error::FabricError;
+use crate::process::layout::Layout;
 use crate::process::opening;
-use crate::process::shared::{PAGE, SharedMemory, reserve, resize};
+use crate::process::shared::{PAGE, SharedMemory};
 use crate::process::warning::Warning;
 use crate::transport::segment::Address;
 use efa_device_model::fault::{Fault, FaultId, Tally};
 use efa_lock_free::qpn::ParticipantId;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUFB");
-const VERSION: u32 = 1;
+const LAYOUT: Layout = Layout {
+    magic: u64::from_le_bytes(*b"EFAEMUFB"),
+    version: 1,
+    foreign: "it does not start with the magic number of a board of faults",
+};
 
-const AT_MAGIC: usize = 0;
-const AT_VERSION: usize = 8;
 const AT_GENERATION: usize = 64;
 const AT_SERIAL: usize = 72;
 const AT_SLOTS: usize = PAGE;
@@ -107,19 +109,10 @@ impl FaultBoard {
         }
         let path = board_path(fabric);
         let draft = draft_path(fabric);
-        let file = opening::options()
-            .create(true)
-            .truncate(true)
-            .open(&draft)
-            .map_err(FabricError::io("create", &draft))?;
-        resize(&file, LENGTH)
-            .and_then(|()| reserve(&file, 0, LENGTH))
-            .map_err(FabricError::io("resize", &draft))?;
-        let memory = SharedMemory::map(&file, 0, LENGTH).map_err(FabricError::io("map", &draft))?;
-        memory
-            .u32_at::<AT_VERSION>()
-            .store(VERSION, Ordering::Relaxed);
-        memory.u64_at::<AT_MAGIC>().store(MAGIC, Ordering::Release);
+        let mut options = opening::options();
+        options.create(true).truncate(true);
+        let (_, memory) = LAYOUT.create(&options, &draft, LENGTH, LENGTH)?;
+        LAYOUT.complete(&memory);
         std::fs::rename(&draft, &path).map_err(FabricError::io("rename", &draft))?;
         Ok(FaultBoard { memory, path })
     }
@@ -127,32 +120,8 @@ impl FaultBoard {
     /// Maps the board if there is one.
     pub(crate) fn open_existing(fabric: &Path) -> Result<Option<FaultBoard>, FabricError> {
         let path = board_path(fabric);
-        let found = opening::existing(&path).map_err(FabricError::io("open", &path))?;
-        let Some(file) = found else {
-            return Ok(None);
-        };
-        let damaged = |what| FabricError::Damaged {
-            path: path.clone(),
-            what,
-        };
-        let memory = SharedMemory::map(&file, 0, LENGTH).map_err(|error| match error.kind() {
-            std::io::ErrorKind::UnexpectedEof => damaged("it is too short"),
-            _ => FabricError::io("map", &path)(error),
-        })?;
-        if memory.u64_at::<AT_MAGIC>().load(Ordering::Acquire) != MAGIC {
-            return Err(damaged(
-                "it does not start with the magic number of a board of faults",
-            ));
-        }
-        let version = memory.u32_at::<AT_VERSION>().load(Ordering::Relaxed);
-        if version != VERSION {
-            return Err(FabricError::UnknownLayout {
-                path,
-                found: version.to_string(),
-                expected: VERSION.to_string(),
-            });
-        }
-        Ok(Some(FaultBoard { memory, path }))
+        let found = LAYOUT.open(&path, LENGTH, LENGTH)?;
+        Ok(found.map(|(_, memory)| FaultBoard { memory, path }))
     }
 
     /// Changes whenever something was armed, disarmed or released.
@@ -357,6 +326,7 @@ impl Tally for FaultBoard {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::process::layout::{AT_MAGIC, AT_VERSION};
 
     fn rule(text: &str) -> Fault {
         text.parse().unwrap()

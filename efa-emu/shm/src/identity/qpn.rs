@@ -34,16 +34,18 @@ use efa_core::address::{Gid, Qpn};
 
 use super::device_name::DeviceName;
 use crate::error::FabricError;
+use crate::process::layout::{self, Layout};
 use crate::process::opening;
-use crate::process::shared::{self, PAGE, SharedMemory};
+use crate::process::shared::{PAGE, SharedMemory};
 use efa_device_model::device::QpnRange;
 use efa_lock_free::qpn::{ParticipantId, QpnAllocation, QpnChoice, QpnTable};
 
-const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUHT");
-const VERSION: u32 = 5;
+const LAYOUT: Layout = Layout {
+    magic: u64::from_le_bytes(*b"EFAEMUHT"),
+    version: 5,
+    foreign: "it does not start with the magic number of a host table",
+};
 
-const AT_MAGIC: usize = 0;
-const AT_VERSION: usize = 8;
 const AT_COUNT: usize = 12;
 const AT_GID: usize = 16;
 const AT_RETIRED: usize = 32;
@@ -105,17 +107,9 @@ impl HostTable {
         };
         let range = QpnRange::for_queue_pairs(queue_pairs);
         let length = table_length(range);
-        let file = opening::options()
-            .create(true)
-            .truncate(true)
-            .open(path)
-            .map_err(FabricError::io("create", path))?;
-        shared::resize(&file, length).map_err(FabricError::io("resize", path))?;
-        shared::reserve(&file, 0, length).map_err(FabricError::io("reserve memory for", path))?;
-        let memory = SharedMemory::map(&file, 0, length).map_err(FabricError::io("map", path))?;
-        memory
-            .u32_at::<AT_VERSION>()
-            .store(VERSION, Ordering::Relaxed);
+        let mut options = opening::options();
+        options.create(true).truncate(true);
+        let (_, memory) = LAYOUT.create(&options, path, length, length)?;
         memory
             .u32_at::<AT_COUNT>()
             .store(range.count(), Ordering::Relaxed);
@@ -134,49 +128,26 @@ impl HostTable {
         }
         memory.write(AT_NAME, name.host().as_bytes());
         memory.write(AT_MACHINE, machine.as_bytes());
-        memory.u64_at::<AT_MAGIC>().store(MAGIC, Ordering::Release);
+        LAYOUT.complete(&memory);
         Ok(HostTable::of(memory, range))
     }
 
     /// Maps the existing table of the host with this GID; `None` if there is none at `path`.
     pub(crate) fn open(path: &Path, gid: Gid) -> Result<Option<HostTable>, FabricError> {
-        let found = opening::existing(path).map_err(FabricError::io("open", path))?;
-        let Some(file) = found else {
+        let Some((file, header)) = LAYOUT.open(path, PAGE, PAGE)? else {
             return Ok(None);
         };
-        let damaged = |what| FabricError::Damaged {
-            path: path.to_owned(),
-            what,
-        };
-        let map = |length| {
-            SharedMemory::map(&file, 0, length).map_err(|error| match error.kind() {
-                std::io::ErrorKind::UnexpectedEof => damaged("it is too short"),
-                _ => FabricError::io("map", path)(error),
-            })
-        };
-        let header = map(PAGE)?;
-        if header.u64_at::<AT_MAGIC>().load(Ordering::Acquire) != MAGIC {
-            return Err(damaged(
-                "it does not start with the magic number of a host table",
-            ));
-        }
-        let version = header.u32_at::<AT_VERSION>().load(Ordering::Relaxed);
-        if version != VERSION {
-            return Err(FabricError::UnknownLayout {
-                path: path.to_owned(),
-                found: version.to_string(),
-                expected: VERSION.to_string(),
-            });
-        }
         let count = header.u32_at::<AT_COUNT>().load(Ordering::Relaxed);
-        let range = QpnRange::with_count(count)
-            .ok_or_else(|| damaged("its count of queue pair numbers is not possible"))?;
+        let range = QpnRange::with_count(count).ok_or_else(|| {
+            layout::damaged(path, "its count of queue pair numbers is not possible")
+        })?;
         let mut found = [0; 16];
         header.read(AT_GID, &mut found);
         if Gid(found) != gid {
-            return Err(damaged("it is the table of another host"));
+            return Err(layout::damaged(path, "it is the table of another host"));
         }
-        let memory = map(table_length(range))?;
+        let length = table_length(range);
+        let memory = layout::map(&file, path, length, length)?;
         Ok(Some(HostTable::of(memory, range)))
     }
 
@@ -553,20 +524,18 @@ mod tests {
     fn damaged_tables_are_refused() {
         let directory = tempfile::tempdir().unwrap();
         let path = directory.path().join("table");
-        assert!(HostTable::open(&path, Gid::default()).unwrap().is_none());
+        let open = || HostTable::open(&path, Gid::default());
+        let refused = || open().unwrap_err().to_string();
+        assert!(open().unwrap().is_none());
         std::fs::write(&path, b"short").unwrap();
-        let error = HostTable::open(&path, Gid::default())
-            .unwrap_err()
-            .to_string();
+        let error = refused();
         assert!(error.contains("too short"), "{error}");
         std::fs::write(&path, vec![0; 2 * PAGE]).unwrap();
-        let error = HostTable::open(&path, Gid::default())
-            .unwrap_err()
-            .to_string();
+        let error = refused();
         assert!(error.contains("magic"), "{error}");
         for (at, value, complaint) in [
             (AT_GID, 1u32, "another host"),
-            (AT_VERSION, VERSION + 1, "layout"),
+            (layout::AT_VERSION, LAYOUT.version + 1, "layout"),
             (AT_COUNT, 5, "count"),
             (AT_COUNT, 1 << 15, "short"),
         ] {
@@ -580,9 +549,7 @@ mod tests {
             let mut bytes = std::fs::read(&path).unwrap();
             bytes[at..at + 4].copy_from_slice(&value.to_le_bytes());
             std::fs::write(&path, bytes).unwrap();
-            let error = HostTable::open(&path, Gid::default())
-                .unwrap_err()
-                .to_string();
+            let error = refused();
             assert!(error.contains(complaint), "{error}");
         }
     }

@@ -17,6 +17,7 @@ use std::path::{Path, PathBuf};
 use std::time::{Duration, Instant, SystemTime};
 
 use super::fork::{ForkSafeGuard, ForkSafeMutex};
+use super::layout::damaged;
 use super::opening;
 use crate::error::FabricError;
 
@@ -145,21 +146,16 @@ impl OwnLock {
             .create_new(true)
             .open(&draft)
             .map_err(FabricError::io("create", &draft))?;
-        let refused = |what| FabricError::Damaged {
-            path: path.to_owned(),
-            what,
-        };
         let mark = own_mark();
         file.set_modified(mark)
             .map_err(FabricError::io("mark", &draft))?;
         if !is_own(&file.metadata().map_err(FabricError::io("stat", &draft))?) {
-            return Err(refused(
-                "its file system does not keep the time of a change",
-            ));
+            let what = "its file system does not keep the time of a change";
+            return Err(damaged(path, what));
         }
         match try_lock(&file) {
             Ok(true) => {}
-            Ok(false) => return Err(refused("a new file is locked")),
+            Ok(false) => return Err(damaged(path, "a new file is locked")),
             Err(source) => return Err(FabricError::io("lock", &draft)(source)),
         }
         std::fs::rename(&draft, path).map_err(FabricError::io("rename", &draft))?;

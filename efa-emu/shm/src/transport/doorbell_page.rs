@@ -18,15 +18,17 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::error::FabricError;
+use crate::process::layout::Layout;
 use crate::process::opening;
-use crate::process::shared::{self, PAGE, SharedMemory};
+use crate::process::shared::{PAGE, SharedMemory};
 use efa_lock_free::doorbell;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUSB");
-const VERSION: u32 = 1;
+const LAYOUT: Layout = Layout {
+    magic: u64::from_le_bytes(*b"EFAEMUSB"),
+    version: 1,
+    foreign: "it does not start with the magic number of a doorbell page",
+};
 
-const AT_MAGIC: usize = 0;
-const AT_VERSION: usize = 8;
 const AT_WAKE: usize = 64;
 const AT_SUMMARY: usize = 128;
 const AT_DOORBELLS: usize = 192;
@@ -45,41 +47,15 @@ pub(crate) struct DoorbellPage(SharedMemory);
 impl DoorbellPage {
     /// Creates a doorbell page for the calling process.
     pub(crate) fn create(path: &Path) -> Result<DoorbellPage, FabricError> {
-        let file = opening::options()
-            .create_new(true)
-            .open(path)
-            .map_err(FabricError::io("create", path))?;
-        shared::resize(&file, PAGE).map_err(FabricError::io("resize", path))?;
-        shared::reserve(&file, 0, PAGE).map_err(FabricError::io("reserve memory for", path))?;
-        let page = SharedMemory::map(&file, 0, PAGE).map_err(FabricError::io("map", path))?;
-        page.u32_at::<AT_VERSION>()
-            .store(VERSION, Ordering::Relaxed);
-        page.u64_at::<AT_MAGIC>().store(MAGIC, Ordering::Release);
+        let (_, page) = LAYOUT.create(opening::options().create_new(true), path, PAGE, PAGE)?;
+        LAYOUT.complete(&page);
         Ok(DoorbellPage(page))
     }
 
     /// Maps the doorbell page of another process; `None` if the file does not exist.
     pub(crate) fn open(path: &Path) -> Result<Option<DoorbellPage>, FabricError> {
-        let found = opening::existing(path).map_err(FabricError::io("open", path))?;
-        let Some(file) = found else {
-            return Ok(None);
-        };
-        let page = SharedMemory::map(&file, 0, PAGE).map_err(FabricError::io("map", path))?;
-        if page.u64_at::<AT_MAGIC>().load(Ordering::Acquire) != MAGIC {
-            return Err(FabricError::Damaged {
-                path: path.to_owned(),
-                what: "it does not start with the magic number of a doorbell page",
-            });
-        }
-        let version = page.u32_at::<AT_VERSION>().load(Ordering::Relaxed);
-        if version != VERSION {
-            return Err(FabricError::UnknownLayout {
-                path: path.to_owned(),
-                found: format!("version {version}"),
-                expected: format!("version {VERSION}"),
-            });
-        }
-        Ok(Some(DoorbellPage(page)))
+        let found = LAYOUT.open(path, PAGE, PAGE)?;
+        Ok(found.map(|(_, page)| DoorbellPage(page)))
     }
 
     fn summary(&self) -> &AtomicU64 {

@@ -41,17 +41,19 @@ use efa_core::address::Gid;
 use super::doorbell_page::{self, DoorbellLine, DoorbellPage};
 use crate::error::FabricError;
 use crate::identity::config::NetworkOptions;
+use crate::process::layout::{self, Layout};
 use crate::process::opening;
 use crate::process::shared::{self, PAGE, SharedMemory};
 use efa_lock_free::doorbell;
 use efa_lock_free::qpn::ParticipantId;
 use efa_lock_free::ring::ANSWERS;
 
-const MAGIC: u64 = u64::from_le_bytes(*b"EFAEMUDV");
-const VERSION: u32 = 3;
+const LAYOUT: Layout = Layout {
+    magic: u64::from_le_bytes(*b"EFAEMUDV"),
+    version: 3,
+    foreign: "it does not start with the magic number of a device segment",
+};
 
-const AT_MAGIC: usize = 0;
-const AT_VERSION: usize = 8;
 const AT_SLOT_COUNT: usize = 12;
 const AT_GID: usize = 16;
 const AT_PARTICIPANT: usize = 32;
@@ -144,19 +146,10 @@ impl Segment {
         address: Address,
         line: Option<DoorbellLine>,
     ) -> Result<Segment, FabricError> {
-        let file = opening::options()
-            .create_new(true)
-            .open(path)
-            .map_err(FabricError::io("create", path))?;
         // Sparse: a ring uses memory only after its slot is claimed.
-        shared::resize(&file, LENGTH).map_err(FabricError::io("resize", path))?;
-        shared::reserve(&file, 0, HEADER_BYTES)
-            .map_err(FabricError::io("reserve memory for", path))?;
-        let header =
-            SharedMemory::map(&file, 0, HEADER_BYTES).map_err(FabricError::io("map", path))?;
-        header
-            .u32_at::<AT_VERSION>()
-            .store(VERSION, Ordering::Relaxed);
+        let mut options = opening::options();
+        options.create_new(true);
+        let (file, header) = LAYOUT.create(&options, path, LENGTH, HEADER_BYTES)?;
         header
             .u32_at::<AT_SLOT_COUNT>()
             .store(SLOTS as u32, Ordering::Relaxed);
@@ -169,7 +162,7 @@ impl Segment {
             .store(std::process::id(), Ordering::Relaxed);
         let number = line.as_ref().map_or(0, |line| line.number as u32 + 1);
         header.u32_at::<AT_LINE>().store(number, Ordering::Relaxed);
-        header.u64_at::<AT_MAGIC>().store(MAGIC, Ordering::Release);
+        LAYOUT.complete(&header);
         Ok(Segment {
             file,
             header,
@@ -180,47 +173,30 @@ impl Segment {
 
     /// Maps the segment of the participant `address`; `None` if the file does not exist.
     pub(crate) fn open(path: &Path, address: Address) -> Result<Option<Segment>, FabricError> {
-        let found = opening::existing(path).map_err(FabricError::io("open", path))?;
-        let Some(file) = found else {
+        let Some((file, header)) = LAYOUT.open(path, LENGTH, HEADER_BYTES)? else {
             return Ok(None);
         };
-        let damaged = |what| FabricError::Damaged {
-            path: path.to_owned(),
-            what,
-        };
-        let length = file
-            .metadata()
-            .map_err(FabricError::io("stat", path))?
-            .len();
-        if length < LENGTH as u64 {
-            return Err(damaged("it is too short"));
-        }
-        let header =
-            SharedMemory::map(&file, 0, HEADER_BYTES).map_err(FabricError::io("map", path))?;
-        if header.u64_at::<AT_MAGIC>().load(Ordering::Acquire) != MAGIC {
-            return Err(damaged(
-                "it does not start with the magic number of a device segment",
-            ));
-        }
-        let version = header.u32_at::<AT_VERSION>().load(Ordering::Relaxed);
         let slots = header.u32_at::<AT_SLOT_COUNT>().load(Ordering::Relaxed);
-        if version != VERSION || slots != SLOTS as u32 {
+        if slots != SLOTS as u32 {
             return Err(FabricError::UnknownLayout {
                 path: path.to_owned(),
-                found: format!("version {version}, {slots} slots"),
-                expected: format!("version {VERSION}, {SLOTS} slots"),
+                found: format!("{slots} slots"),
+                expected: format!("{SLOTS} slots"),
             });
         }
         let mut gid = [0; 16];
         header.read(AT_GID, &mut gid);
         let id = ParticipantId(header.u32_at::<AT_PARTICIPANT>().load(Ordering::Relaxed));
         if (Address { gid: Gid(gid), id }) != address {
-            return Err(damaged("it names another owner"));
+            return Err(layout::damaged(path, "it names another owner"));
         }
         let line = match header.u32_at::<AT_LINE>().load(Ordering::Relaxed) {
             0 => None,
             line if line as usize > doorbell_page::LINES => {
-                return Err(damaged("it names a line that no doorbell page has"));
+                return Err(layout::damaged(
+                    path,
+                    "it names a line that no doorbell page has",
+                ));
             }
             line => match DoorbellPage::open(&path.with_extension(doorbell_page::KIND))? {
                 Some(page) => Some(DoorbellLine {
@@ -589,6 +565,7 @@ mod tests {
     use std::os::unix::fs::FileExt;
 
     use super::*;
+    use crate::process::layout::{AT_MAGIC, AT_VERSION};
 
     #[test]
     fn peers_learn_the_owners_network_settings() {
@@ -640,8 +617,8 @@ mod tests {
         let whole = segment.file.metadata().unwrap().len();
         for (at, complaint) in [
             (AT_MAGIC, "magic"),
-            (AT_VERSION, "layout \"version 254, 1024 slots\""),
-            (AT_SLOT_COUNT, "layout \"version 3, 1278 slots\""),
+            (AT_VERSION, "layout \"254\""),
+            (AT_SLOT_COUNT, "layout \"1278 slots\""),
             (AT_GID, "another owner"),
             (AT_PARTICIPANT, "another owner"),
         ] {
