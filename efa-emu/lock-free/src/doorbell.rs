@@ -17,6 +17,7 @@ const POLLED: u32 = 1;
 /// Values of the wake word. It is changed by swaps only, so that its modifications have one order
 /// for loom too, which does not order a plain store with swaps of other threads.
 const AWAKE: u32 = 0;
+/// The owner sleeps on the wake word, and is woken by a doorbell.
 pub const ASLEEP: u32 = 1;
 
 // --- the sender's side ---

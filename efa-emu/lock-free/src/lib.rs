@@ -14,8 +14,6 @@
 //! With `--cfg loom` the primitives are loom's, and the tests are models, which run in every
 //! relevant interleaving (`README.md`).
 
-#![allow(missing_docs, reason = "only this workspace uses it")]
-
 pub mod claim;
 pub mod doorbell;
 pub mod mutex;

@@ -23,6 +23,7 @@ pub struct Mutex<T> {
 unsafe impl<T: Send> Sync for Mutex<T> {}
 
 impl<T> Mutex<T> {
+    /// A free mutex.
     pub fn new(value: T) -> Mutex<T> {
         Mutex {
             word: AtomicU32::new(FREE),
@@ -30,6 +31,7 @@ impl<T> Mutex<T> {
         }
     }
 
+    /// Waits until the mutex is free. A thread that holds it waits forever.
     #[inline(always)]
     pub fn lock(&self) -> Guard<'_, T> {
         match self.try_lock() {
@@ -38,6 +40,7 @@ impl<T> Mutex<T> {
         }
     }
 
+    /// `None` if the mutex is held.
     #[inline(always)]
     pub fn try_lock(&self) -> Option<Guard<'_, T>> {
         self.word

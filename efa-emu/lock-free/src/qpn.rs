@@ -156,11 +156,13 @@ const fn slot_value(owner: u32, stamp: u32) -> u64 {
 pub struct QpnAllocation(u64);
 
 impl QpnAllocation {
+    /// The allocation in the word of a number; `None` if the number is free.
     #[inline(always)]
     pub fn from_slot(value: u64) -> Option<QpnAllocation> {
         (value as u32 != 0).then_some(QpnAllocation(value))
     }
 
+    /// The participant whose number it is.
     #[inline]
     pub fn owner(self) -> ParticipantId {
         ParticipantId(self.0 as u32)
@@ -175,6 +177,7 @@ pub struct QpnChoice {
 }
 
 impl QpnChoice {
+    /// The choices of a policy. `seed` decides those at random.
     pub fn new(policy: QpnPolicy, seed: u64) -> QpnChoice {
         QpnChoice {
             policy,

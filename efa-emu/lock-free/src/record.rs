@@ -113,7 +113,9 @@ pub struct Record(Fields);
 #[derive(Clone, Copy, PartialEq, Eq, Debug, thiserror::Error)]
 #[error("record field {field} has the impossible value {value:#x}")]
 pub struct BadRecord {
+    /// The name of the field, for messages.
     pub field: &'static str,
+    /// Its content.
     pub value: u64,
 }
 
@@ -291,6 +293,7 @@ impl Record {
         self.flags() & FLAG_ACKNOWLEDGE != 0
     }
 
+    /// What the record contains.
     #[inline(always)]
     pub fn kind(&self) -> RecordKind {
         // The code was checked before.
@@ -310,12 +313,14 @@ impl Record {
         self.0[0] & first::ROLE == first::PACKET && self.due() == 0
     }
 
+    /// The operation that the record requests.
     #[inline(always)]
     pub fn operation(&self) -> Operation {
         // The code was checked before.
         operation_from_code(self.code() >> 4).unwrap_or(Operation::Connected)
     }
 
+    /// The request of the record, for the device.
     #[inline]
     pub fn header(&self) -> RequestHeader {
         let operation = self.operation();
@@ -515,6 +520,7 @@ pub fn segments_from_bytes(
 /// The receiver's answer to a record.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
 pub enum Answer {
+    /// The request ended with this status.
     Status(Status),
     /// The target cannot access the initiator's memory. The initiator must repeat the request with
     /// its data in the rings.

@@ -353,9 +353,11 @@ fn claim_word<M: RingMemory>(memory: &M, at: usize) -> &AtomicU64 {
 /// A record that was read from a ring and must be answered.
 #[derive(Clone, Copy, Debug)]
 pub struct Incoming {
+    /// Its number in the ring, by which it is answered.
     pub number: u64,
     /// Start of the payload in the ring's memory.
     payload_at: usize,
+    /// Its header.
     pub record: Record,
 }
 
@@ -367,6 +369,7 @@ pub struct Payload {
 }
 
 impl Incoming {
+    /// Where its payload is.
     #[inline(always)]
     pub fn payload(&self) -> Payload {
         Payload {

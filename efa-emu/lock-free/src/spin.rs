@@ -34,6 +34,7 @@ pub struct SpinCell<T, M> {
 unsafe impl<T: Send, M> Sync for SpinCell<T, M> {}
 
 impl<T, M: ThreadMark> SpinCell<T, M> {
+    /// A free lock.
     pub fn new(value: T) -> Self {
         SpinCell {
             state: AtomicU32::new(FREE),
