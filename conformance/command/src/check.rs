@@ -68,8 +68,9 @@ pub(crate) fn check(arguments: &Check) -> Outcome {
     let mut documents = Vec::new();
     let mut annotated = Vec::new();
     let mut worst = Outcome::Passed;
-    let judge = |path: &PathBuf| judge_file(path);
-    parallel::in_order(&captures, arguments.jobs, judge, |path, judged| {
+    let mut workers = vec![(); arguments.jobs.get()];
+    let judge = |_: &mut (), path: &PathBuf| judge_file(path);
+    parallel::in_order(&captures, &mut workers, judge, |path, judged| {
         let outcome = match judged {
             Ok(judged) => {
                 let (outcome, problem) = judged.outcome(arguments);

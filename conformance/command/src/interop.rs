@@ -191,13 +191,14 @@ fn table(arguments: &Interop) -> Result<Outcome, String> {
     let progress = Progress::new(cells.len() * places.len());
     for hosts in places {
         lab = lab.with_hosts(hosts);
-        let run = |cell: &&Cell| {
+        let mut workers = vec![(); arguments.jobs.get()];
+        let run = |_: &mut (), cell: &&Cell| {
             progress.begin(&format!("{} {}", cell.group(), cell.name()));
             cell.run(&lab)
         };
         let mut ended = BTreeMap::new();
         let mut failed = Ok(());
-        parallel::as_they_end(&cells, arguments.jobs, run, |at, row| {
+        parallel::as_they_end(&cells, &mut workers, run, |at, row| {
             progress.end(std::slice::from_ref(&row));
             if let (Some((results, _)), Ok(())) = (&mut results, &failed) {
                 failed = results.keep(&row);

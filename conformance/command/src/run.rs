@@ -300,8 +300,9 @@ fn run_on_hosts(arguments: &Run, origin: &RunStart) -> Result<Outcome, String> {
             })
         })
         .collect();
-    let play = |task: &Task| hosts.run(task);
-    parallel::in_order(&tasks, arguments.jobs.into(), play, |task, ended| {
+    let mut workers = vec![(); arguments.jobs.get().into()];
+    let play = |_: &mut (), task: &Task| hosts.run(task);
+    parallel::in_order(&tasks, &mut workers, play, |task, ended| {
         results.add(&task.path, ended);
     });
     results.conclude(origin, true)

@@ -156,12 +156,7 @@ impl Hosts {
     pub fn run(&self, task: &Task) -> TraceResult {
         let scenario = match Scenario::load(&task.path.with_extension("toml")) {
             Ok(scenario) => scenario,
-            Err(error) => {
-                return TraceResult {
-                    cases: Vec::new(),
-                    unfit: vec![error.to_string()],
-                };
-            }
+            Err(error) => return TraceResult::unfit(error.to_string()),
         };
         let roles: Vec<Option<usize>> = match self.peer {
             None => vec![None],

@@ -5,22 +5,18 @@
 //! JSON, and answers `null` or the reason why it cannot start. Each further line is the path of a
 //! trace, which the process answers with an [`TraceResult`].
 
-use std::collections::BTreeMap;
 use std::io::{self, BufRead, Write};
 use std::num::NonZeroUsize;
 use std::path::{Path, PathBuf};
 use std::process::Command;
-use std::sync::atomic::{AtomicUsize, Ordering};
-use std::sync::mpsc::{Sender, channel};
-use std::thread;
 use std::time::Duration;
 
 use efa_play::answers::{self, Conversation, NoAnswer, read_line, write_line};
 use efa_replay::replay::backend::BackendError;
 use efa_shm::{ENV_FABRIC, ENV_RUN, Fabric, FabricError, HostConfig};
 
-use super::TraceResult;
 use super::runner::{Runner, Settings};
+use super::{TraceResult, parallel};
 
 /// The traces cannot be run.
 #[derive(Debug, thiserror::Error)]
@@ -76,35 +72,20 @@ pub fn run_all(
         .map_err(|source| JobsError::RealDevice { jobs, source })?
         .map(|host| host.fabric);
     let jobs = jobs.get().min(paths.len());
-    let start = |job: usize| {
+    let start = |number: usize| {
         let mut command = program();
         if let Some(own) = &own {
-            let fabric = format!("{own}-job-{}-{job}", std::process::id());
+            let fabric = format!("{own}-job-{}-{number}", std::process::id());
             // The run is not on that fabric, and need not be.
             command.env(ENV_FABRIC, fabric).env_remove(ENV_RUN);
         }
-        Job::start(command, settings)
+        Job::start(number, command, settings)
     };
     let started: Result<Vec<Job>, JobsError> = (0..jobs).map(start).collect();
-    let next = AtomicUsize::new(0);
-    let (results, all) = channel();
-    thread::scope(|scope| {
-        for (number, job) in started?.into_iter().enumerate() {
-            let (results, next, start) = (results.clone(), &next, &start);
-            scope.spawn(move || job.work(paths, next, &results, || start(number)));
-        }
-        drop(results);
-        let mut early = BTreeMap::new();
-        let mut due = 0;
-        for (index, result) in all {
-            early.insert(index, result);
-            while let Some(result) = early.remove(&due) {
-                ended(&paths[due], result);
-                due += 1;
-            }
-        }
-        Ok::<(), JobsError>(())
-    })?;
+    let mut started = started?;
+    let run = |job: &mut Job, path: &PathBuf| job.run(path, start);
+    parallel::in_order(paths, &mut started, run, |path, result| ended(path, result));
+    drop(started);
     if settings.hw {
         // The fabrics of the jobs have no live process now.
         Fabric::remove_dead();
@@ -129,50 +110,36 @@ pub fn serve(mut input: impl BufRead, mut output: impl Write) -> io::Result<()> 
 }
 
 /// A process that runs traces.
-struct Job(Conversation);
+struct Job {
+    number: usize,
+    process: Conversation,
+}
 
 impl Job {
-    fn start(mut command: Command, settings: &Settings) -> Result<Job, JobsError> {
-        let mut job = Job(Conversation::start(&mut command)?);
-        match job.0.ask(settings, Duration::MAX)? {
-            None => Ok(job),
+    fn start(number: usize, mut command: Command, settings: &Settings) -> Result<Job, JobsError> {
+        let mut process = Conversation::start(&mut command)?;
+        match process.ask(settings, Duration::MAX)? {
+            None => Ok(Job { number, process }),
             Some(problem) => Err(JobsError::Refused(problem)),
         }
     }
 
-    /// Runs traces until none is left. If the process dies, that is the trace's result, and another
-    /// process continues.
-    fn work(
-        mut self,
-        paths: &[PathBuf],
-        next: &AtomicUsize,
-        results: &Sender<(usize, TraceResult)>,
-        again: impl Fn() -> Result<Job, JobsError>,
-    ) {
-        loop {
-            let index = next.fetch_add(1, Ordering::Relaxed);
-            let Some(path) = paths.get(index) else {
-                return;
-            };
-            let result = self.0.ask(path, Duration::MAX).unwrap_or_else(|error| {
+    /// Runs a trace. If the process dies, that is the trace's result, and one that `start` starts
+    /// continues.
+    fn run(&mut self, path: &Path, start: impl Fn(usize) -> Result<Job, JobsError>) -> TraceResult {
+        self.process
+            .ask(path, Duration::MAX)
+            .unwrap_or_else(|error| {
                 let mut problem = format!(
                     "{}: the process that ran it gave no result: {error}",
                     path.display(),
                 );
-                match again() {
-                    Ok(job) => self = job,
+                match start(self.number) {
+                    Ok(job) => *self = job,
                     Err(error) => problem = format!("{problem}; then: {error}"),
                 }
-                TraceResult {
-                    cases: Vec::new(),
-                    unfit: vec![problem],
-                }
-            });
-            // The receiver of the results has ended.
-            if results.send((index, result)).is_err() {
-                return;
-            }
-        }
+                TraceResult::unfit(problem)
+            })
     }
 }
 
