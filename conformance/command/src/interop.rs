@@ -74,7 +74,7 @@ fn places(options: &HostOptions) -> Result<Vec<Option<Hosts>>, String> {
     if !options.are_named() {
         return Ok(vec![None]);
     }
-    let reach = options.reach(Timeouts::DEFAULT.start);
+    let reach = options.access.reach(Timeouts::DEFAULT.start);
     let recording = options.recording();
     let pair = |assignment: HostAssignment| match assignment {
         HostAssignment::Pair { pair, .. } => Ok(pair),

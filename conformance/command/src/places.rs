@@ -127,7 +127,7 @@ pub(crate) struct HostOptions {
     #[arg(long, value_enum)]
     pairs: Option<Pairs>,
     #[command(flatten)]
-    access: HostAccess,
+    pub(crate) access: HostAccess,
     /// The device of hosts that are named without one; `all` makes each device of each host of
     /// `--hosts` a place. Otherwise it is the first EFA device.
     #[arg(long, value_name = "NAME")]
@@ -205,11 +205,6 @@ impl HostOptions {
 
     fn have_hosts(&self) -> bool {
         !self.hosts.is_empty() || self.hostfile.is_some()
-    }
-
-    /// How they are reached; `limit` is the time in which they have to answer.
-    pub(crate) fn reach(&self, limit: Duration) -> RemoteAccess {
-        self.access.reach(limit)
     }
 
     /// How packets are recorded; `None` if they are not.
@@ -399,29 +394,21 @@ pub(crate) fn introduce(
         }
     }
     for place in places {
-        let identity = identity(place, reach, program, timeouts)?;
+        let answered = identity(place, reach, program, timeouts)?;
         match &found {
-            None => found = Some(identity),
-            Some(first) if first.release != identity.release => {
-                say(format_args!("at {place}: {}", identity.details()));
+            None => found = Some(answered),
+            Some(first) if first.release != answered.release => {
+                say(format_args!("at {place}: {}", answered.details()));
             }
             Some(_) => {}
         }
         if let Some(peer) = peer {
-            let identity = identity_of_peer(place, reach, peer, timeouts)?;
-            say(format_args!("peer at {place}: {}", identity.details()));
+            let answered = identity(place, reach, peer, timeouts);
+            let answered = answered.map_err(|problem| format!("--peer: {problem}"))?;
+            say(format_args!("peer at {place}: {}", answered.details()));
         }
     }
     found.ok_or_else(|| "no host is named".into())
-}
-
-fn identity_of_peer(
-    place: &HostDevice,
-    reach: &RemoteAccess,
-    peer: &Program,
-    timeouts: Timeouts,
-) -> Result<Identity, String> {
-    identity(place, reach, peer, timeouts).map_err(|problem| format!("--peer: {problem}"))
 }
 
 fn identity(

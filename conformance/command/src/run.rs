@@ -269,7 +269,7 @@ fn run_on_hosts(arguments: &Run, origin: &RunStart) -> Result<Outcome, String> {
     let provider = arguments.provider.provider();
     let program = arguments.dut.program(&arguments.libfabric, provider);
     let timeouts = arguments.timeouts();
-    let reach = arguments.places.hosts.reach(timeouts.start);
+    let reach = arguments.places.hosts.access.reach(timeouts.start);
     let mut unrecorded = BTreeSet::new();
     let assignments = arguments
         .places
