@@ -400,7 +400,7 @@ local SECTIONS = {
 }
 -- {flag_names: of its flags; length: of all packets; forms: that no release sends, by length; is_req, tagged, dc (delivery complete); segment: several make up one
 -- message; read: the receiver reads by RDMA; windowed: the rest goes in windows that CTS grants;
--- formless: must not be on the wire; unsent: no release sends or receives it; starts: what a request
+-- message: the fields with its numbers; formless: must not be on the wire; unsent: no release sends or receives it; starts: what a request
 -- begins; implies, excludes = bits of the flags that all and none have; needs = bits of the features of which the
 -- receiver must have announced one; numbers of the sections}
 local PACKETS = {
@@ -416,37 +416,37 @@ local PACKETS = {
     [10] = { name = "RECEIPT", family = "control", flag_names = UNIVERSAL_FLAGS, 1, 4, 21, 3, 2 },
     [11] = { name = "READ_NACK", family = "control", flag_names = UNIVERSAL_FLAGS, needs = { 6 }, 1, 4, 5, 3, 2 },
     [12] = { name = "PEER_ERROR", family = "control", flag_names = UNIVERSAL_FLAGS, length = 24, forms = { [20] = { 1, 22, 25, 24, 3, 2 }, [28] = { 1, 21, 22, 26, 23, 24, 3, 2 } }, needs = { 9 }, 1, 21, 22, 23, 24, 3, 2 },
-    [64] = { name = "EAGER_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, starts = "Eager message", implies = { 2 }, excludes = { 3, 4, 5, 13 }, 1, 21, 27, 28, 29, 30, 31, 10 },
-    [65] = { name = "EAGER_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, starts = "Eager message", implies = { 2, 3 }, excludes = { 4, 5, 13 }, 1, 21, 32, 27, 28, 29, 30, 31, 10 },
-    [66] = { name = "MEDIUM_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, segment = true, starts = "Medium message", implies = { 2 }, excludes = { 3, 4, 5, 13 }, 1, 21, 33, 8, 27, 28, 29, 30, 31, 10 },
-    [67] = { name = "MEDIUM_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, segment = true, starts = "Medium message", implies = { 2, 3 }, excludes = { 4, 5, 13 }, 1, 21, 33, 8, 32, 27, 28, 29, 30, 31, 10 },
-    [68] = { name = "LONGCTS_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, windowed = true, starts = "Long-CTS message", implies = { 2 }, excludes = { 3, 4, 5 }, 1, 21, 33, 4, 34, 27, 28, 29, 30, 31, 10 },
-    [69] = { name = "LONGCTS_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, windowed = true, starts = "Long-CTS message", implies = { 2, 3 }, excludes = { 4, 5 }, 1, 21, 33, 4, 34, 32, 27, 28, 29, 30, 31, 10 },
-    [70] = { name = "EAGER_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated eager write", excludes = { 2, 3, 5, 13 }, 1, 35, 36, 27, 28, 29, 30, 31, 10 },
-    [71] = { name = "LONGCTS_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, windowed = true, starts = "Emulated long-CTS write", excludes = { 2, 3, 5, 13 }, 1, 35, 33, 4, 34, 36, 27, 28, 29, 30, 31, 10 },
+    [64] = { name = "EAGER_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, message = { length = "data_length", in_requests = "data_length" }, starts = "Eager message", implies = { 2 }, excludes = { 3, 4, 5, 13 }, 1, 21, 27, 28, 29, 30, 31, 10 },
+    [65] = { name = "EAGER_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, message = { length = "data_length", in_requests = "data_length" }, starts = "Eager message", implies = { 2, 3 }, excludes = { 4, 5, 13 }, 1, 21, 32, 27, 28, 29, 30, 31, 10 },
+    [66] = { name = "MEDIUM_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, segment = true, message = { length = "msg_length", offset = "seg_offset", in_requests = "msg_length" }, starts = "Medium message", implies = { 2 }, excludes = { 3, 4, 5, 13 }, 1, 21, 33, 8, 27, 28, 29, 30, 31, 10 },
+    [67] = { name = "MEDIUM_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, segment = true, message = { length = "msg_length", offset = "seg_offset", in_requests = "msg_length" }, starts = "Medium message", implies = { 2, 3 }, excludes = { 4, 5, 13 }, 1, 21, 33, 8, 32, 27, 28, 29, 30, 31, 10 },
+    [68] = { name = "LONGCTS_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, windowed = true, message = { length = "msg_length", in_requests = "data_length" }, starts = "Long-CTS message", implies = { 2 }, excludes = { 3, 4, 5 }, 1, 21, 33, 4, 34, 27, 28, 29, 30, 31, 10 },
+    [69] = { name = "LONGCTS_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, windowed = true, message = { length = "msg_length", in_requests = "data_length" }, starts = "Long-CTS message", implies = { 2, 3 }, excludes = { 4, 5 }, 1, 21, 33, 4, 34, 32, 27, 28, 29, 30, 31, 10 },
+    [70] = { name = "EAGER_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, message = { length = "data_length", in_requests = "data_length" }, starts = "Emulated eager write", excludes = { 2, 3, 5, 13 }, 1, 35, 36, 27, 28, 29, 30, 31, 10 },
+    [71] = { name = "LONGCTS_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, windowed = true, message = { length = "msg_length", in_requests = "data_length" }, starts = "Emulated long-CTS write", excludes = { 2, 3, 5, 13 }, 1, 35, 33, 4, 34, 36, 27, 28, 29, 30, 31, 10 },
     [72] = { name = "SHORT_RTR", family = "rtr", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated short read", excludes = { 2, 3, 5, 13 }, 1, 35, 33, 5, 37, 36, 27, 28, 29, 30, 31, 2 },
     [73] = { name = "LONGCTS_RTR", family = "rtr", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated long-CTS read", excludes = { 2, 3, 5, 13 }, 1, 35, 33, 5, 37, 36, 27, 28, 29, 30, 31, 2 },
     [74] = { name = "WRITE_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated atomic", implies = { 5 }, excludes = { 2, 3, 4, 13 }, 1, 21, 35, 38, 39, 40, 36, 27, 28, 29, 30, 31, 10 },
     [75] = { name = "FETCH_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated fetch atomic", implies = { 5 }, excludes = { 2, 3, 4, 13 }, 1, 21, 35, 38, 39, 5, 36, 27, 28, 29, 30, 31, 10 },
     [76] = { name = "COMPARE_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, starts = "Emulated compare atomic", implies = { 5 }, excludes = { 2, 3, 4, 13 }, 1, 21, 35, 38, 39, 5, 36, 27, 28, 29, 30, 31, 10 },
-    [128] = { name = "LONGREAD_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, read = true, starts = "Long READ message", implies = { 2 }, excludes = { 3, 4, 5, 13 }, needs = { 0 }, 1, 21, 33, 4, 41, 27, 28, 29, 30, 31, 42, 2 },
-    [129] = { name = "LONGREAD_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, read = true, starts = "Long READ message", implies = { 2, 3 }, excludes = { 4, 5, 13 }, needs = { 0 }, 1, 21, 33, 4, 41, 32, 27, 28, 29, 30, 31, 42, 2 },
-    [130] = { name = "LONGREAD_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, read = true, starts = "Emulated long-read write", excludes = { 2, 3, 5, 13 }, needs = { 0 }, 1, 35, 33, 4, 41, 36, 27, 28, 29, 30, 31, 42, 2 },
+    [128] = { name = "LONGREAD_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, read = true, message = { length = "msg_length" }, starts = "Long READ message", implies = { 2 }, excludes = { 3, 4, 5, 13 }, needs = { 0 }, 1, 21, 33, 4, 41, 27, 28, 29, 30, 31, 42, 2 },
+    [129] = { name = "LONGREAD_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, read = true, message = { length = "msg_length" }, starts = "Long READ message", implies = { 2, 3 }, excludes = { 4, 5, 13 }, needs = { 0 }, 1, 21, 33, 4, 41, 32, 27, 28, 29, 30, 31, 42, 2 },
+    [130] = { name = "LONGREAD_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, read = true, message = { length = "msg_length" }, starts = "Emulated long-read write", excludes = { 2, 3, 5, 13 }, needs = { 0 }, 1, 35, 33, 4, 41, 36, 27, 28, 29, 30, 31, 42, 2 },
     [131] = { name = "READ_RTR", family = "rtr", flag_names = REQ_FLAGS, is_req = true, unsent = true, excludes = { 2, 3, 5, 13 }, 1, 27, 28, 29, 30, 31, 2 },
-    [133] = { name = "DC_EAGER_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, dc = true, starts = "DC Eager message", implies = { 2 }, excludes = { 3, 4, 5, 13 }, needs = { 1 }, 1, 21, 43, 27, 28, 29, 30, 31, 10 },
-    [134] = { name = "DC_EAGER_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, dc = true, starts = "DC Eager message", implies = { 2, 3 }, excludes = { 4, 5, 13 }, needs = { 1 }, 1, 21, 43, 32, 27, 28, 29, 30, 31, 10 },
-    [135] = { name = "DC_MEDIUM_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, dc = true, segment = true, starts = "DC Medium message", implies = { 2 }, excludes = { 3, 4, 5, 13 }, needs = { 1 }, 1, 21, 43, 33, 8, 27, 28, 29, 30, 31, 10 },
-    [136] = { name = "DC_MEDIUM_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, dc = true, segment = true, starts = "DC Medium message", implies = { 2, 3 }, excludes = { 4, 5, 13 }, needs = { 1 }, 1, 21, 43, 33, 8, 32, 27, 28, 29, 30, 31, 10 },
-    [137] = { name = "DC_LONGCTS_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, dc = true, windowed = true, starts = "DC Long-CTS message", implies = { 2 }, excludes = { 3, 4, 5 }, needs = { 1 }, 1, 21, 33, 4, 34, 27, 28, 29, 30, 31, 10 },
-    [138] = { name = "DC_LONGCTS_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, dc = true, windowed = true, starts = "DC Long-CTS message", implies = { 2, 3 }, excludes = { 4, 5 }, needs = { 1 }, 1, 21, 33, 4, 34, 32, 27, 28, 29, 30, 31, 10 },
-    [139] = { name = "DC_EAGER_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, dc = true, starts = "Emulated DC eager write", excludes = { 2, 3, 5, 13 }, needs = { 1 }, 1, 35, 43, 36, 27, 28, 29, 30, 31, 10 },
-    [140] = { name = "DC_LONGCTS_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, dc = true, windowed = true, starts = "Emulated DC long-CTS write", excludes = { 2, 3, 5, 13 }, needs = { 1 }, 1, 35, 33, 4, 34, 36, 27, 28, 29, 30, 31, 10 },
+    [133] = { name = "DC_EAGER_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, dc = true, message = { length = "data_length", in_requests = "data_length" }, starts = "DC Eager message", implies = { 2 }, excludes = { 3, 4, 5, 13 }, needs = { 1 }, 1, 21, 43, 27, 28, 29, 30, 31, 10 },
+    [134] = { name = "DC_EAGER_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, dc = true, message = { length = "data_length", in_requests = "data_length" }, starts = "DC Eager message", implies = { 2, 3 }, excludes = { 4, 5, 13 }, needs = { 1 }, 1, 21, 43, 32, 27, 28, 29, 30, 31, 10 },
+    [135] = { name = "DC_MEDIUM_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, dc = true, segment = true, message = { length = "msg_length", offset = "seg_offset", in_requests = "msg_length" }, starts = "DC Medium message", implies = { 2 }, excludes = { 3, 4, 5, 13 }, needs = { 1 }, 1, 21, 43, 33, 8, 27, 28, 29, 30, 31, 10 },
+    [136] = { name = "DC_MEDIUM_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, dc = true, segment = true, message = { length = "msg_length", offset = "seg_offset", in_requests = "msg_length" }, starts = "DC Medium message", implies = { 2, 3 }, excludes = { 4, 5, 13 }, needs = { 1 }, 1, 21, 43, 33, 8, 32, 27, 28, 29, 30, 31, 10 },
+    [137] = { name = "DC_LONGCTS_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, dc = true, windowed = true, message = { length = "msg_length", in_requests = "data_length" }, starts = "DC Long-CTS message", implies = { 2 }, excludes = { 3, 4, 5 }, needs = { 1 }, 1, 21, 33, 4, 34, 27, 28, 29, 30, 31, 10 },
+    [138] = { name = "DC_LONGCTS_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, dc = true, windowed = true, message = { length = "msg_length", in_requests = "data_length" }, starts = "DC Long-CTS message", implies = { 2, 3 }, excludes = { 4, 5 }, needs = { 1 }, 1, 21, 33, 4, 34, 32, 27, 28, 29, 30, 31, 10 },
+    [139] = { name = "DC_EAGER_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, dc = true, message = { length = "data_length", in_requests = "data_length" }, starts = "Emulated DC eager write", excludes = { 2, 3, 5, 13 }, needs = { 1 }, 1, 35, 43, 36, 27, 28, 29, 30, 31, 10 },
+    [140] = { name = "DC_LONGCTS_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, dc = true, windowed = true, message = { length = "msg_length", in_requests = "data_length" }, starts = "Emulated DC long-CTS write", excludes = { 2, 3, 5, 13 }, needs = { 1 }, 1, 35, 33, 4, 34, 36, 27, 28, 29, 30, 31, 10 },
     [141] = { name = "DC_WRITE_RTA", family = "rta", flag_names = REQ_FLAGS, is_req = true, dc = true, starts = "Emulated DC atomic", implies = { 5 }, excludes = { 2, 3, 4, 13 }, needs = { 1 }, 1, 21, 35, 38, 39, 4, 36, 27, 28, 29, 30, 31, 10 },
     [142] = { name = "RUNTCTS_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, unsent = true, starts = "Runting CTS message", implies = { 2 }, excludes = { 3, 4, 5, 13 }, 1, 21, 33, 4, 34, 8, 44, 27, 28, 29, 30, 31, 10 },
     [143] = { name = "RUNTCTS_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, unsent = true, starts = "Runting CTS message", implies = { 2, 3 }, excludes = { 4, 5, 13 }, 1, 21, 33, 4, 34, 8, 44, 32, 27, 28, 29, 30, 31, 10 },
     [144] = { name = "RUNTCTS_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, unsent = true, starts = "Runting CTS write", excludes = { 2, 3, 5, 13 }, 1, 35, 33, 4, 34, 8, 44, 36, 27, 28, 29, 30, 31, 10 },
-    [145] = { name = "RUNTREAD_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, segment = true, read = true, starts = "Runting read message", implies = { 2 }, excludes = { 3, 4, 5, 13 }, needs = { 0, 4 }, 1, 21, 33, 4, 41, 8, 44, 27, 28, 29, 30, 31, 42, 10 },
-    [146] = { name = "RUNTREAD_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, segment = true, read = true, starts = "Runting read message", implies = { 2, 3 }, excludes = { 4, 5, 13 }, needs = { 0, 4 }, 1, 21, 33, 4, 41, 8, 44, 32, 27, 28, 29, 30, 31, 42, 10 },
+    [145] = { name = "RUNTREAD_MSGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, segment = true, read = true, message = { length = "msg_length", offset = "seg_offset", in_requests = "runt_length" }, starts = "Runting read message", implies = { 2 }, excludes = { 3, 4, 5, 13 }, needs = { 0, 4 }, 1, 21, 33, 4, 41, 8, 44, 27, 28, 29, 30, 31, 42, 10 },
+    [146] = { name = "RUNTREAD_TAGRTM", family = "rtm", flag_names = REQ_FLAGS, is_req = true, tagged = true, segment = true, read = true, message = { length = "msg_length", offset = "seg_offset", in_requests = "runt_length" }, starts = "Runting read message", implies = { 2, 3 }, excludes = { 4, 5, 13 }, needs = { 0, 4 }, 1, 21, 33, 4, 41, 8, 44, 32, 27, 28, 29, 30, 31, 42, 10 },
     [147] = { name = "RUNTREAD_RTW", family = "rtw", flag_names = REQ_FLAGS, is_req = true, unsent = true, starts = "Runting read write", excludes = { 2, 3, 5, 13 }, 1, 35, 33, 4, 41, 8, 44, 36, 27, 28, 29, 30, 31, 42, 10 },
 }
 -- RC_OPCODES: {name, bytes of the headers; reth, aeth: where these are; begins, ends: a
@@ -1987,7 +1987,15 @@ do
         end
     end
 
-    local function begin(c, me, p, frame, now, length)
+    -- The length of a message or write, the offset of the packet's data, and the message's bytes in
+    -- requests.
+    local function message_of(p)
+        local names = p.packet.message
+        return p[names.length], p[names.offset] or 0, p[names.in_requests] or 0
+    end
+
+    -- `in_requests`: bytes that need no CTS.
+    local function begin(c, me, p, frame, now, length, in_requests)
         local operation = p.packet.tagged and "tagged message" or OPERATIONS[p.packet.family]
         local transfer = new_transfer(c, operation, p.packet.starts or p.name, me, length, now)
         transfer.kind = p.packet.family
@@ -2005,31 +2013,28 @@ do
             transfer.iovs = p.read_iov
             table.insert(me.long_reads, transfer)
         end
-        -- The bytes that may be sent without a CTS, and later the bytes that each CTS grants.
-        transfer.granted = p.packet.read and (p.runt_length or 0) or p.msg_length or p.data_length
-        if p.packet.windowed then
-            transfer.granted = math.min(p.data_length, length)
-            if p.data_length > length then
-                note(frame, "segment-bounds", format("%d bytes, in a message of %.0f", p.data_length, length))
-                transfer.bytes, transfer.runs = length, { { first = 0, last = length } }
-            end
+        transfer.in_requests = in_requests
+        -- Later also the bytes that each CTS grants.
+        transfer.granted = math.min(in_requests, length)
+        if p.packet.windowed and p.data_length > length then
+            note(frame, "segment-bounds", format("%d bytes, in a message of %.0f", p.data_length, length))
+            transfer.bytes, transfer.runs = length, { { first = 0, last = length } }
         end
         return transfer
     end
 
     -- The values that all segments of a message must share.
-    local function shape_of(p)
+    local function shape_of(p, length, in_requests)
         local tag = p.plan.offsets.tag
-        return format("%s of %.0f bytes, %.0f of them in packets, send_id %.0f, tag %s", p.name, p.msg_length,
-            p.runt_length or p.msg_length, p.send_id or 0, tag and hex64(p.tvb, tag) or "none")
+        return format("%s of %.0f bytes, %.0f of them in packets, send_id %.0f, tag %s", p.name, length,
+            in_requests, p.send_id or 0, tag and hex64(p.tvb, tag) or "none")
     end
 
     local function finish_if_whole(transfer, p, frame, now)
-        local room = p.runt_length or transfer.length
-        if transfer.bytes >= room then
+        if transfer.bytes >= transfer.in_requests then
             transfer.shape = nil -- a packet of the same number is another message
             if transfer.bytes >= transfer.length and not transfer.dc
-                and (p.runt_length or not p.packet.read) then
+                and (p.packet.segment or not p.packet.read) then
                 finish(transfer, frame, now)
             end
         end
@@ -2057,17 +2062,18 @@ do
             join(known, frame, now)
             return
         end
-        local shape = p.packet.segment and shape_of(p)
+        local length, offset, in_requests = message_of(p)
+        local shape = p.packet.segment and shape_of(p, length, in_requests)
         if known and known.shape and shape and not is_given_up(me, known, p, shape) then
             if shape ~= known.shape then
                 note(frame, "segment-agreement", format("%s; it began as %s", shape, known.shape))
             end
             join(known, frame, now)
-            add_segment(known, p, p.seg_offset, frame, p.runt_length or p.msg_length)
+            add_segment(known, p, offset, frame, in_requests)
             finish_if_whole(known, p, frame, now)
             return
         end
-        local transfer = begin(c, me, p, frame, now, p.msg_length or p.data_length)
+        local transfer = begin(c, me, p, frame, now, length, in_requests)
         if not answers_nack then
             put_in_order(me, transfer, p, frame, c.from_start)
         end
@@ -2075,18 +2081,19 @@ do
             transfer.shape = shape
         end
         if not transfer.runs then
-            add_segment(transfer, p, p.seg_offset or 0, frame, p.runt_length)
+            add_segment(transfer, p, offset, frame, in_requests)
         end
         finish_if_whole(transfer, p, frame, now)
     end
 
     local function follow_write(c, me, you, p, frame, now)
-        local transfer = begin(c, me, p, frame, now, p.msg_length or p.data_length)
+        local length, offset, in_requests = message_of(p)
+        local transfer = begin(c, me, p, frame, now, length, in_requests)
         if p.code == TYPE.EAGER_RTW and p.rma_iov_count == 0 then
             transfer.operation, transfer.subprotocol = "handshake", "Request for a handshake"
         end
         if not transfer.runs then
-            add_segment(transfer, p, p.seg_offset or 0, frame)
+            add_segment(transfer, p, offset, frame, in_requests)
         end
         finish_if_whole(transfer, p, frame, now)
     end
@@ -2117,9 +2124,7 @@ do
     end
 
     local function follow_read(c, me, you, p, frame, now)
-        local transfer = begin(c, me, p, frame, now, p.msg_length)
-        -- READ_RTR, which stock only defines, has no lengths.
-        transfer.granted = p.recv_length and math.min(p.recv_length, p.msg_length) or 0
+        local transfer = begin(c, me, p, frame, now, p.msg_length, p.recv_length)
         open_window(transfer, 0, frame)
         if p.code == TYPE.LONGCTS_RTR and p.recv_length == 0 then
             note(frame, "cts-positive", "the responder cannot go on with that")
@@ -2127,7 +2132,7 @@ do
     end
 
     local function follow_atomic(c, me, you, p, frame, now)
-        local transfer = begin(c, me, p, frame, now, iov_total(p.rma_iov, "rma_iov"))
+        local transfer = begin(c, me, p, frame, now, iov_total(p.rma_iov, "rma_iov"), p.data_length)
         put_in_order(me, transfer, p, frame, c.from_start)
         if not transfer.awaits_answer and not transfer.dc then
             finish(transfer, frame, now)

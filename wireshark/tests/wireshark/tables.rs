@@ -13,7 +13,7 @@ use efa_core::address::RawAddress;
 use efa_core::endpoint::ProviderError;
 use efa_core::nic::Status;
 use efa_core::wire::fields::{
-    Array, FieldDescriptor, FieldKind, Presence, Section, Width, forms, sections,
+    Array, FieldDescriptor, FieldKind, Presence, Section, Width, fields_of, forms, sections,
 };
 use efa_core::wire::infiniband::{
     Aeth, Bth, HeaderFormat, PADDING, RcHeader, RcOpcode, Reth, Rvh, SEQUENCE_BITS, SHORTEST_MTU,
@@ -21,7 +21,8 @@ use efa_core::wire::infiniband::{
 };
 use efa_core::wire::{
     AtomicDatatype, AtomicOp, CtsFlags, ExtraFeatures, ExtraInfo, Family, FlagSet, HandshakeFlags,
-    OpeType, PROTOCOL_VERSION, PacketType, PeerError, ReqFlags, RmaIovs, Transfer, UniversalFlags,
+    Message, OpeType, PROTOCOL_VERSION, Packet, PacketType, PeerError, ReqFlags, RmaIovs, Transfer,
+    UniversalFlags,
 };
 use efa_testing::workspace::{expect_file, expect_part};
 use efa_wireshark::Tshark;
@@ -451,7 +452,7 @@ fn generated() -> String {
     out.push_str(
         "-- {flag_names: of its flags; length: of all packets; forms: that no release sends, by length; is_req, tagged, dc (delivery complete); segment: several make up one\n\
          -- message; read: the receiver reads by RDMA; windowed: the rest goes in windows that CTS grants;\n\
-         -- formless: must not be on the wire; unsent: no release sends or receives it; starts: what a request\n\
+         -- message: the fields with its numbers; formless: must not be on the wire; unsent: no release sends or receives it; starts: what a request\n\
          -- begins; implies, excludes = bits of the flags that all and none have; needs = bits of the features of which the\n\
          -- receiver must have announced one; numbers of the sections}\n",
     );
@@ -491,6 +492,7 @@ fn generated() -> String {
                 write!(more, ", {name} = true").unwrap();
             }
         }
+        more.extend(message_fields(*packet_type));
         let others: Vec<_> = forms(*packet_type)
             .iter()
             .map(|(length, sections)| format!("[{length}] = {{ {} }}", numbers(sections)))
@@ -540,6 +542,34 @@ fn generated() -> String {
     out.push_str("}\n");
     tag_matching(&mut out);
     out
+}
+
+/// The fields from which [`Message`] has its numbers, found in a packet whose fields all differ.
+fn message_fields(packet_type: PacketType) -> Option<String> {
+    const DATA: u64 = 7;
+    let mut bytes = vec![0; packet_type.header_len(0, 0) + DATA as usize];
+    bytes[..2].copy_from_slice(&[packet_type.code(), PROTOCOL_VERSION]);
+    let mut names = BTreeMap::from([(DATA, "data_length")]);
+    for (value, field) in (100_u64..).zip(fields_of(&bytes.clone())?) {
+        if field.descriptor.kind == FieldKind::Number && field.offset > 1 {
+            let range = field.range();
+            bytes[range.clone()].copy_from_slice(&value.to_le_bytes()[..range.len()]);
+            names.insert(value, field.descriptor.name);
+        }
+    }
+    let packet = Packet::parse(&bytes).ok()?;
+    let message = Message::of(&packet.header, DATA)?;
+    let mut found = Vec::new();
+    for (name, value) in [
+        ("length", message.length),
+        ("offset", message.offset),
+        ("in_requests", message.in_requests),
+    ] {
+        if value > 0 {
+            found.push(format!("{name} = \"{}\"", names[&value]));
+        }
+    }
+    Some(format!(", message = {{ {} }}", found.join(", ")))
 }
 
 /// The title, the explanation, and a predicate for the names in the group.

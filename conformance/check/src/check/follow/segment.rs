@@ -128,11 +128,7 @@ impl Follower<'_> {
             .operation
             .and_then(|id| self.conversation.operations.get(id));
         let sent = operation.map_or(part.runs.total(), Operation::sent);
-        let room = match message.transfer {
-            Transfer::RuntRead => message.in_requests,
-            _ => part.shape.length,
-        };
-        if sent < room {
+        if sent < part.shape.in_requests {
             return;
         }
         let id = part.operation;
