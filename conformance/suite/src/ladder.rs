@@ -27,7 +27,7 @@ pub(crate) enum MessageKind {
 
 /// A packet or device operation from one endpoint to another.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct Message {
+pub struct LadderMessage {
     /// Its type, such as `EAGER_MSGRTM`.
     pub kind: String,
     /// The fields that distinguish it from others of its type.
@@ -42,8 +42,8 @@ pub struct Message {
 pub(crate) struct Rung {
     pub(crate) from: EndpointIndex,
     pub(crate) to: EndpointIndex,
-    pub(crate) expected: Option<Message>,
-    pub(crate) actual: Option<Message>,
+    pub(crate) expected: Option<LadderMessage>,
+    pub(crate) actual: Option<LadderMessage>,
 }
 
 /// The recorded messages and the actual ones.
@@ -85,7 +85,7 @@ fn detail(packet: &[u8]) -> String {
     words.join(", ")
 }
 
-fn of_packet(packet: &[u8], headerless: bool, number: Option<u64>) -> Message {
+fn of_packet(packet: &[u8], headerless: bool, number: Option<u64>) -> LadderMessage {
     let packet_type = PacketType::peek(packet).filter(|_| !headerless);
     let (kind, detail) = match packet_type {
         Some(packet_type) => (packet_type.to_string(), detail(packet)),
@@ -101,7 +101,7 @@ fn of_packet(packet: &[u8], headerless: bool, number: Option<u64>) -> Message {
             format!("{} B", packet.len()),
         ),
     };
-    Message {
+    LadderMessage {
         kind,
         detail,
         number,
@@ -109,12 +109,17 @@ fn of_packet(packet: &[u8], headerless: bool, number: Option<u64>) -> Message {
     }
 }
 
-fn of_rdma(writes: bool, length: u64, immediate: Option<u32>, number: Option<u64>) -> Message {
+fn of_rdma(
+    writes: bool,
+    length: u64,
+    immediate: Option<u32>,
+    number: Option<u64>,
+) -> LadderMessage {
     let mut detail = format!("{length} B");
     if let Some(immediate) = immediate {
         detail += &format!(", immediate {immediate:#x}");
     }
-    Message {
+    LadderMessage {
         kind: if writes { "RDMA write" } else { "RDMA read" }.into(),
         detail,
         number,
@@ -122,8 +127,8 @@ fn of_rdma(writes: bool, length: u64, immediate: Option<u32>, number: Option<u64
     }
 }
 
-fn of_refusal(status: Status, number: Option<u64>) -> Message {
-    Message {
+fn of_refusal(status: Status, number: Option<u64>) -> LadderMessage {
+    LadderMessage {
         kind: status.describe().to_owned(),
         detail: String::new(),
         number,
@@ -132,7 +137,7 @@ fn of_refusal(status: Status, number: Option<u64>) -> Message {
 }
 
 /// The message for a recorded frame; `None` for retransmissions and acknowledgements.
-fn of_frame(frame: &CapturedPacket) -> Option<Message> {
+fn of_frame(frame: &CapturedPacket) -> Option<LadderMessage> {
     let header = &frame.header;
     if header.retransmission {
         return None;
@@ -269,8 +274,8 @@ fn longest_rising(values: &[Option<usize>]) -> BTreeSet<usize> {
 mod tests {
     use super::*;
 
-    fn message(number: Option<u64>) -> Option<Message> {
-        Some(Message {
+    fn message(number: Option<u64>) -> Option<LadderMessage> {
+        Some(LadderMessage {
             kind: "CTS".into(),
             detail: String::new(),
             number,
@@ -298,7 +303,8 @@ mod tests {
 
     /// Rungs as pairs of the numbers on their two sides; 0 for a message without a number.
     fn numbers(rungs: &[Rung]) -> Vec<(Option<u64>, Option<u64>)> {
-        let number = |side: &Option<Message>| side.as_ref().map(|side| side.number.unwrap_or(0));
+        let number =
+            |side: &Option<LadderMessage>| side.as_ref().map(|side| side.number.unwrap_or(0));
         rungs
             .iter()
             .map(|rung| (number(&rung.expected), number(&rung.actual)))

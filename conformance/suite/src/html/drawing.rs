@@ -3,7 +3,7 @@
 use askama::Template;
 
 use crate::json::FindingReport;
-use crate::ladder::{Ladder, Message, MessageKind, Rung};
+use crate::ladder::{Ladder, LadderMessage, MessageKind, Rung};
 
 /// Width of one side, in pixels.
 const SIDE: usize = 560;
@@ -74,7 +74,7 @@ impl Row {
 /// The note for findings about a rung: the protocol statements that do not hold. A message without
 /// a number belongs to no recorded packet, so it is a surplus one.
 fn mark(rung: &Rung, findings: &[FindingReport]) -> Option<String> {
-    let number = |side: &Option<Message>| side.as_ref().and_then(|side| side.number);
+    let number = |side: &Option<LadderMessage>| side.as_ref().and_then(|side| side.number);
     let numbers = [number(&rung.expected), number(&rung.actual)];
     let about =
         |finding: &&FindingReport| finding.packet.is_some() && numbers.contains(&finding.packet);
@@ -113,7 +113,7 @@ fn cut(text: &str) -> String {
     }
 }
 
-fn kind(side: &Option<Message>) -> Option<&str> {
+fn kind(side: &Option<LadderMessage>) -> Option<&str> {
     side.as_ref().map(|message| message.kind.as_str())
 }
 
@@ -133,7 +133,7 @@ impl Lane<'_> {
         usize::midpoint(self.lifeline(&0), self.lifeline(&(self.names.len() - 1)))
     }
 
-    fn arrow(&self, rung: &Rung, message: Option<&Message>) -> Option<Arrow> {
+    fn arrow(&self, rung: &Rung, message: Option<&LadderMessage>) -> Option<Arrow> {
         let message = message?;
         let whole = match message.detail.as_str() {
             "" => message.kind.clone(),
@@ -275,8 +275,8 @@ mod tests {
         Drawing::of(ladder, findings, "b").unwrap().to_string()
     }
 
-    fn message(kind: &str, number: Option<u64>) -> Message {
-        Message {
+    fn message(kind: &str, number: Option<u64>) -> LadderMessage {
+        LadderMessage {
             kind: kind.into(),
             detail: "<b>".into(),
             number,
@@ -284,7 +284,7 @@ mod tests {
         }
     }
 
-    fn rung(expected: Option<Message>, actual: Option<Message>) -> Rung {
+    fn rung(expected: Option<LadderMessage>, actual: Option<LadderMessage>) -> Rung {
         Rung {
             from: 0,
             to: 1,
