@@ -5,7 +5,7 @@ use efa_play::operation::{Payload, SendMode, TagMatch};
 
 use super::pair::Pair;
 use super::party::{INITIATOR, TARGET};
-use super::topic::{Message, Topic};
+use super::topic::{MessageKind, Topic};
 use crate::harness::{NotMeasured, failed};
 
 /// The numbers of elements of atomics. The largest fits into a packet of each profile.
@@ -41,7 +41,7 @@ impl Pair<'_> {
         }
     }
 
-    fn message(&mut self, message: Message, size: usize) -> Result<(), NotMeasured> {
+    fn message(&mut self, message: MessageKind, size: usize) -> Result<(), NotMeasured> {
         let seed = self.tokens;
         let recv = Request::Recv {
             length: size,
@@ -63,7 +63,7 @@ impl Pair<'_> {
         if message.is_unexpected {
             sent = self.begin(INITIATOR, send, None)?;
             // Messages are delivered in order: after this one has arrived, the earlier one has too.
-            self.message(Message::PLAIN, 0)?;
+            self.message(MessageKind::PLAIN, 0)?;
             received = self.begin(TARGET, recv, Some(seed))?;
         } else {
             received = self.begin(TARGET, recv, Some(seed))?;

@@ -61,7 +61,7 @@ impl Topic {
 
 /// A kind of messages.
 #[derive(Clone, Copy)]
-pub(super) struct Message {
+pub(super) struct MessageKind {
     pub(super) tag: Option<u64>,
     pub(super) data: Option<u64>,
     pub(super) mode: SendMode,
@@ -71,8 +71,8 @@ pub(super) struct Message {
     pub(super) largest: usize,
 }
 
-impl Message {
-    pub(super) const PLAIN: Message = Message {
+impl MessageKind {
+    pub(super) const PLAIN: MessageKind = MessageKind {
         tag: None,
         data: None,
         mode: SendMode::Normal,
@@ -82,17 +82,17 @@ impl Message {
 
     fn tagged(self) -> Self {
         let tag = Some(0x7a9_0000);
-        Message { tag, ..self }
+        MessageKind { tag, ..self }
     }
 
     fn with_data(self) -> Self {
         let data = Some(0x1234_5678);
-        Message { data, ..self }
+        MessageKind { data, ..self }
     }
 
     fn unexpected(self) -> Self {
         let is_unexpected = true;
-        Message {
+        MessageKind {
             is_unexpected,
             ..self
         }
@@ -100,13 +100,13 @@ impl Message {
 
     fn delivered(self) -> Self {
         let mode = SendMode::DeliveryComplete;
-        Message { mode, ..self }
+        MessageKind { mode, ..self }
     }
 
     /// The limit differs between releases. All accept this size.
     fn injected(self) -> Self {
         let (mode, largest) = (SendMode::Inject, 64);
-        Message {
+        MessageKind {
             mode,
             largest,
             ..self
@@ -114,7 +114,7 @@ impl Message {
     }
 }
 
-impl fmt::Display for Message {
+impl fmt::Display for MessageKind {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         let mode = match self.mode {
             SendMode::Normal => "",
@@ -138,8 +138,8 @@ impl fmt::Display for Message {
 
 impl Topic {
     /// Its messages, in each size.
-    pub(super) fn messages(self) -> Vec<Message> {
-        let plain = Message::PLAIN;
+    pub(super) fn messages(self) -> Vec<MessageKind> {
+        let plain = MessageKind::PLAIN;
         let (tagged, with_data) = (plain.tagged(), plain.with_data());
         let both = tagged.with_data();
         match self {
@@ -154,7 +154,7 @@ impl Topic {
             Topic::ZeroCopy => {
                 // Stock libfabric includes a header in the limit for messages with data, and sends
                 // longer ones as two packets, which the receiver does not expect.
-                let with_data = Message {
+                let with_data = MessageKind {
                     largest: 8192,
                     ..with_data
                 };
