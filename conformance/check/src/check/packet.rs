@@ -101,7 +101,7 @@ impl PacketBody {
 
 /// Content of a request's optional headers.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Request {
+pub(super) struct OptionalHeaders {
     pub(super) raw_address: Option<RawAddress>,
     pub(super) cq_data: Option<u64>,
 }
@@ -116,7 +116,7 @@ pub(super) struct ParsedPacket {
     /// The connection id of its sender, if it contains one.
     pub(super) connid: Option<u32>,
     /// Fields that only requests have.
-    pub(super) request: Option<Request>,
+    pub(super) request: Option<OptionalHeaders>,
     pub(super) body: PacketBody,
 }
 
@@ -129,7 +129,7 @@ impl ParsedPacket {
             flags: packet.base.flags,
             payload,
             connid: connid.or(options.and_then(|options| options.connid.map(|id| id.0))),
-            request: options.map(|options| Request {
+            request: options.map(|options| OptionalHeaders {
                 raw_address: options.raw_address.map(|header| header.address()),
                 cq_data: options.cq_data,
             }),
