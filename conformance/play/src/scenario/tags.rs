@@ -119,7 +119,7 @@ pub enum TagAction {
         /// The name of the send.
         id: String,
         /// What it sends.
-        message: Message,
+        message: TagMessage,
         /// The status of its work request; success by default.
         status: Option<WcStatus>,
     },
@@ -149,7 +149,7 @@ pub enum TagAction {
 /// A message.
 #[derive(Clone, Debug, Deserialize)]
 #[serde(tag = "type", rename_all = "kebab-case", deny_unknown_fields)]
-pub enum Message {
+pub enum TagMessage {
     /// A message whose header marks it as untagged.
     NoTag {
         /// The value of its tag field nevertheless.
@@ -321,11 +321,11 @@ impl TagSteps {
             TagAction::Sync { id, .. } => self.id(&keys, id, Operation)?,
             TagAction::Send { id, message, .. } => {
                 let named = match message {
-                    Message::Rendezvous { again, .. } => {
+                    TagMessage::Rendezvous { again, .. } => {
                         self.earlier(&keys, ["message", "again"], again, &[Rendezvous])?;
                         Rendezvous
                     }
-                    Message::Finish { of } => {
+                    TagMessage::Finish { of } => {
                         self.earlier(&keys, ["message", "of"], [of], &[Rendezvous])?;
                         Plain
                     }

@@ -6,7 +6,7 @@ use efa_core::rules::Severity;
 use efa_core::wire::infiniband::{Rvh, Tmh};
 use efa_device_model::device::connected::{ConnectedFlags, WcOperation, WcStatus};
 use efa_hw::connected::{Completion, TagOperation, TagRequest, Work};
-use efa_play::scenario::tags::{End, Expected, Message, TagAction, TagScenario};
+use efa_play::scenario::tags::{End, Expected, TagAction, TagMessage, TagScenario};
 use zerocopy::IntoBytes as _;
 
 use super::error::StepError;
@@ -96,10 +96,14 @@ fn needed(scenario: &TagScenario) -> usize {
     let of_step = |action: &TagAction| match action {
         TagAction::Receive { length, .. } | TagAction::Add { length, .. } => *length,
         TagAction::Send { message, .. } => match message {
-            Message::NoTag { length, .. } | Message::Eager { length, .. } => Tmh::LENGTH + length,
-            Message::Rendezvous { length, more, .. } => Tmh::LENGTH + Rvh::LENGTH + more + length,
-            Message::Finish { .. } => Tmh::LENGTH + Rvh::LENGTH,
-            Message::Plain { bytes } => bytes.len(),
+            TagMessage::NoTag { length, .. } | TagMessage::Eager { length, .. } => {
+                Tmh::LENGTH + length
+            }
+            TagMessage::Rendezvous { length, more, .. } => {
+                Tmh::LENGTH + Rvh::LENGTH + more + length
+            }
+            TagMessage::Finish { .. } => Tmh::LENGTH + Rvh::LENGTH,
+            TagMessage::Plain { bytes } => bytes.len(),
         },
         // A read is not longer than a message.
         TagAction::Read { .. } => 0,
@@ -283,7 +287,7 @@ impl<'s, D: Devices> Player<'s, D> {
         &mut self,
         at: End,
         id: &'s str,
-        message: &'s Message,
+        message: &'s TagMessage,
         status: Option<WcStatus>,
     ) -> Result<(), StepError> {
         let header = |operation, data: u32, tag: u64| {
@@ -298,19 +302,21 @@ impl<'s, D: Devices> Player<'s, D> {
         let payload = pattern(
             self.names.len(),
             match message {
-                Message::NoTag { length, .. }
-                | Message::Eager { length, .. }
-                | Message::Rendezvous { length, .. } => *length,
-                Message::Finish { .. } | Message::Plain { .. } => 0,
+                TagMessage::NoTag { length, .. }
+                | TagMessage::Eager { length, .. }
+                | TagMessage::Rendezvous { length, .. } => *length,
+                TagMessage::Finish { .. } | TagMessage::Plain { .. } => 0,
             },
         );
         let mut of_rendezvous = None;
         let bytes = match message {
-            Message::Plain { bytes } => bytes.clone(),
-            Message::NoTag { tag, data, .. } => [header(0, *data, *tag), payload].concat(),
-            Message::Eager { tag, data, .. } => [header(Tmh::EAGER, *data, *tag), payload].concat(),
-            Message::Finish { of } => finish(&self.sent(of)?.0),
-            Message::Rendezvous {
+            TagMessage::Plain { bytes } => bytes.clone(),
+            TagMessage::NoTag { tag, data, .. } => [header(0, *data, *tag), payload].concat(),
+            TagMessage::Eager { tag, data, .. } => {
+                [header(Tmh::EAGER, *data, *tag), payload].concat()
+            }
+            TagMessage::Finish { of } => finish(&self.sent(of)?.0),
+            TagMessage::Rendezvous {
                 tag,
                 data,
                 length,
