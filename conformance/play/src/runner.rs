@@ -8,7 +8,7 @@
 
 use std::collections::HashMap;
 
-use crate::application::{Report, Request, Token};
+use crate::application::{OperationRequest, Report, Token};
 use crate::operation::{EndpointIndex, Payload, Remote};
 use crate::scenario::{Action, Operation, Scenario};
 use crate::verify;
@@ -34,7 +34,7 @@ pub struct Start<'s> {
     /// The operation's name in reports.
     pub token: Token,
     /// The operation, with the addresses and memory of the other endpoints.
-    pub request: Request,
+    pub request: OperationRequest,
     /// The seed of the message whose bytes it must deliver.
     pub seed: Option<u64>,
 }

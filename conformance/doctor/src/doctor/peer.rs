@@ -4,7 +4,7 @@ use std::collections::BTreeMap;
 use std::time::{Duration, Instant};
 
 use efa_play::application::checked::CheckedApplication;
-use efa_play::application::{Request, RequestError};
+use efa_play::application::{OperationRequest, RequestError};
 use efa_play::drive::EndpointOptions;
 use efa_play::operation::{Payload, SendMode};
 use efa_play::player::{
@@ -98,7 +98,7 @@ fn talk(sides: &mut [(&'static str, DrivenApplication)]) -> Result<(), ExchangeE
     let addresses = addresses?;
     for (index, (who, side)) in sides.iter_mut().enumerate() {
         let other = 1 - index;
-        let receive = Request::Recv {
+        let receive = OperationRequest::Recv {
             length: LENGTH,
             from: None,
             tag: None,
@@ -117,7 +117,7 @@ fn talk(sides: &mut [(&'static str, DrivenApplication)]) -> Result<(), ExchangeE
         }
         for (index, (who, side)) in sides.iter_mut().enumerate() {
             if to_send[index] {
-                let send = Request::Send {
+                let send = OperationRequest::Send {
                     to: 1 - index,
                     payload: Payload {
                         seed: seed(index),

@@ -6,7 +6,7 @@ use super::pair::{Pair, STALLED};
 use super::party::{INITIATOR, TARGET};
 use crate::harness::{NotMeasured, failed};
 use efa_core::wire::{AtomicDatatype, AtomicOp};
-use efa_play::application::{Request, Started, Token};
+use efa_play::application::{OperationRequest, Started, Token};
 use efa_play::drive::{Command, Event};
 use efa_play::operation::{AtomicAction, Payload, RegionAccess, Remote, pattern};
 
@@ -19,7 +19,7 @@ impl Pair<'_> {
     fn register(&mut self, payload: Payload) -> Result<(Token, Remote), NotMeasured> {
         let access = vec![RegionAccess::RemoteRead, RegionAccess::RemoteWrite];
         let (operation, started) =
-            self.start(TARGET, Request::Register { payload, access }, None)?;
+            self.start(TARGET, OperationRequest::Register { payload, access }, None)?;
         match started {
             Started::Region(remote) => Ok((operation.1, remote)),
             Started::Operation => Err(failed!("registering gave no memory")),
@@ -30,7 +30,7 @@ impl Pair<'_> {
         let seed = self.tokens;
         let initial = Payload { length: size, seed };
         let (region, remote) = self.register(initial)?;
-        let read = Request::Read {
+        let read = OperationRequest::Read {
             from: TARGET,
             remote,
             length: size,
@@ -73,7 +73,7 @@ impl Pair<'_> {
             length: size,
             seed: self.tokens,
         };
-        let write = Request::Write {
+        let write = OperationRequest::Write {
             to: TARGET,
             remote,
             payload,
@@ -196,7 +196,7 @@ impl Pair<'_> {
         old: Option<u64>,
     ) -> Result<(), NotMeasured> {
         let fetches = !matches!(action, AtomicAction::Update(_));
-        let request = Request::Atomic {
+        let request = OperationRequest::Atomic {
             to: TARGET,
             remote,
             datatype: AtomicDatatype::UINT64,

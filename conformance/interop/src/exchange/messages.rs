@@ -1,6 +1,6 @@
 //! The operations of a topic, in each size.
 
-use efa_play::application::Request;
+use efa_play::application::OperationRequest;
 use efa_play::operation::{Payload, SendMode, TagMatch};
 
 use super::pair::Pair;
@@ -43,7 +43,7 @@ impl Pair<'_> {
 
     fn message(&mut self, message: MessageKind, size: usize) -> Result<(), NotMeasured> {
         let seed = self.tokens;
-        let recv = Request::Recv {
+        let recv = OperationRequest::Recv {
             length: size,
             from: None,
             // The lower half of the tag is ignored.
@@ -52,7 +52,7 @@ impl Pair<'_> {
                 ignore: 0xffff,
             }),
         };
-        let send = Request::Send {
+        let send = OperationRequest::Send {
             to: TARGET,
             payload: Payload { length: size, seed },
             tag: message.tag,

@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 use super::party::{INITIATOR, Party, TARGET};
 use super::verified::Verified;
 use crate::harness::{Bench, NotMeasured, failed};
-use efa_play::application::{Report, Request, Started, Token};
+use efa_play::application::{OperationRequest, Report, Started, Token};
 use efa_play::drive::{Bytes, Command, Event, Line};
 use efa_play::player::{self, Player, PlayerError, Program};
 
@@ -191,7 +191,7 @@ impl<'a> Pair<'a> {
     pub(super) fn start(
         &mut self,
         at: usize,
-        request: Request,
+        request: OperationRequest,
         seed: Option<u64>,
     ) -> Result<(Operation, Started), NotMeasured> {
         let token = self.tokens;
@@ -219,7 +219,7 @@ impl<'a> Pair<'a> {
     pub(super) fn begin(
         &mut self,
         at: usize,
-        request: Request,
+        request: OperationRequest,
         seed: Option<u64>,
     ) -> Result<Operation, NotMeasured> {
         Ok(self.start(at, request, seed)?.0)

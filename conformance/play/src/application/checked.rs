@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use efa_core::endpoint::Instant;
 
-use super::{Application, Report, Request, RequestError, Started, Token};
+use super::{Application, OperationRequest, Report, RequestError, Started, Token};
 use crate::operation::pattern::{self, Difference};
 use crate::operation::{EndpointIndex, Payload};
 
@@ -30,7 +30,7 @@ pub trait CheckedApplication {
     fn start(
         &mut self,
         token: Token,
-        request: &Request,
+        request: &OperationRequest,
         seed: Option<u64>,
     ) -> Result<Started, RequestError>;
 
@@ -112,7 +112,7 @@ impl CheckedApplication for LocalApplication {
     fn start(
         &mut self,
         token: Token,
-        request: &Request,
+        request: &OperationRequest,
         seed: Option<u64>,
     ) -> Result<Started, RequestError> {
         let started = self.application.start(token, request)?;

@@ -13,7 +13,7 @@ use efa_core::wire::AtomicDatatype;
 use efa_hw::{HwDomain, HwNic};
 use efa_sim::SimNic;
 
-use super::{Application, Failure, Outcome, Request, RequestError, Started, Token};
+use super::{Application, Failure, OperationRequest, Outcome, RequestError, Started, Token};
 use crate::operation::{
     AtomicAction, EndpointIndex, Payload, RegionAccess, Remote, SendMode, pattern,
 };
@@ -291,9 +291,9 @@ impl<N: HostNic> Application for CoreApplication<N> {
         Ok(())
     }
 
-    fn start(&mut self, token: Token, request: &Request) -> Result<Started, RequestError> {
+    fn start(&mut self, token: Token, request: &OperationRequest) -> Result<Started, RequestError> {
         match *request {
-            Request::Recv { length, from, tag } => {
+            OperationRequest::Recv { length, from, tag } => {
                 let source = from.map(|peer| self.peer(peer)).transpose()?;
                 let source = source.map_or(SourceFilter::Any, SourceFilter::Peer);
                 let memory = self.blank(length)?;
@@ -306,7 +306,7 @@ impl<N: HostNic> Application for CoreApplication<N> {
                 })?;
                 self.buffers.insert(token, memory);
             }
-            Request::Send {
+            OperationRequest::Send {
                 to,
                 payload,
                 tag,
@@ -328,11 +328,11 @@ impl<N: HostNic> Application for CoreApplication<N> {
                 })?;
                 self.buffers.insert(token, memory);
             }
-            Request::Register {
+            OperationRequest::Register {
                 payload,
                 ref access,
             } => return self.register(token, payload, access),
-            Request::Write {
+            OperationRequest::Write {
                 to,
                 remote,
                 payload,
@@ -351,7 +351,7 @@ impl<N: HostNic> Application for CoreApplication<N> {
                 })?;
                 self.buffers.insert(token, memory);
             }
-            Request::Read {
+            OperationRequest::Read {
                 from,
                 remote,
                 length,
@@ -368,7 +368,7 @@ impl<N: HostNic> Application for CoreApplication<N> {
                 self.buffers.insert(token, memory);
                 self.reads.insert(token);
             }
-            Request::Atomic {
+            OperationRequest::Atomic {
                 to,
                 remote,
                 datatype,

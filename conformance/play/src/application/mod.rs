@@ -17,7 +17,7 @@ use crate::operation::{EndpointIndex, Operation, Remote};
 pub type Token = u64;
 
 /// An operation, ready to be started. [`Operation::Register`] gives a [`Started::Region`].
-pub type Request = Operation<Remote>;
+pub type OperationRequest = Operation<Remote>;
 
 /// The result of starting a request.
 #[derive(Clone, Copy, PartialEq, Eq, Debug)]
@@ -87,7 +87,7 @@ pub trait Application {
     fn remove(&mut self, peer: EndpointIndex) -> Result<(), RequestError>;
 
     /// Starts an operation.
-    fn start(&mut self, token: Token, request: &Request) -> Result<Started, RequestError>;
+    fn start(&mut self, token: Token, request: &OperationRequest) -> Result<Started, RequestError>;
 
     /// Makes progress and takes completions.
     fn poll(&mut self) -> Result<Vec<Outcome>, RequestError>;
@@ -95,7 +95,7 @@ pub trait Application {
     /// Takes the endpoint's reports outside of any operation, as text.
     fn events(&mut self) -> Result<Vec<String>, RequestError>;
 
-    /// The current bytes of memory that [`Request::Register`] registered.
+    /// The current bytes of memory that [`OperationRequest::Register`] registered.
     fn region(&mut self, token: Token) -> Result<Vec<u8>, RequestError>;
 
     /// The time at which progress is due even if nothing arrives; `None` if the application keeps

@@ -4,7 +4,7 @@ use std::collections::HashMap;
 
 use efa_core::wire::AtomicDatatype;
 
-use super::{Application, Failure, Outcome, Request, RequestError, Started, Token};
+use super::{Application, Failure, OperationRequest, Outcome, RequestError, Started, Token};
 use crate::libfabric::{
     self, Address, AtomicCall, Destination, Endpoint, RegionId, RemoteMemory, ffi,
 };
@@ -115,10 +115,10 @@ impl Application for StockApplication {
         Ok(())
     }
 
-    fn start(&mut self, token: Token, request: &Request) -> Result<Started, RequestError> {
+    fn start(&mut self, token: Token, request: &OperationRequest) -> Result<Started, RequestError> {
         let name = libfabric::Token(token);
         match *request {
-            Request::Recv { length, from, tag } => {
+            OperationRequest::Recv { length, from, tag } => {
                 let from = from.map(|index| self.peer(index)).transpose()?;
                 let buffer = vec![0; length];
                 match tag {
@@ -129,7 +129,7 @@ impl Application for StockApplication {
                     }
                 }
             }
-            Request::Send {
+            OperationRequest::Send {
                 to,
                 payload,
                 tag,
@@ -150,7 +150,7 @@ impl Application for StockApplication {
                     }
                 }
             }
-            Request::Register {
+            OperationRequest::Register {
                 payload,
                 ref access,
             } => {
@@ -165,7 +165,7 @@ impl Application for StockApplication {
                 let (address, key) = self.endpoint.region_location(region);
                 return Ok(Started::Region(Remote { address, key }));
             }
-            Request::Write {
+            OperationRequest::Write {
                 to,
                 remote,
                 payload,
@@ -177,7 +177,7 @@ impl Application for StockApplication {
                 self.endpoint
                     .write(name, bytes, to, data, delivery_complete)?;
             }
-            Request::Read {
+            OperationRequest::Read {
                 from,
                 remote,
                 length,
@@ -185,7 +185,7 @@ impl Application for StockApplication {
                 let from = self.remote(from, remote)?;
                 self.endpoint.read(name, vec![0; length], from)?;
             }
-            Request::Atomic {
+            OperationRequest::Atomic {
                 to,
                 remote,
                 datatype,

@@ -6,7 +6,7 @@ use std::fmt;
 use serde::{Deserialize, Serialize};
 
 use super::line::{Bytes, Line, printable};
-use crate::application::{Report, Request, Started, Token};
+use crate::application::{OperationRequest, Report, Started, Token};
 use crate::libfabric::Version;
 use crate::operation::pattern::Difference;
 use crate::operation::{EndpointIndex, Payload, Remote};
@@ -40,7 +40,7 @@ pub enum Command {
         /// The operation's name in its completion, or the memory's.
         id: Token,
         /// The operation.
-        operation: Request,
+        operation: OperationRequest,
         /// Compare the data of a receive, a read or an atomic with the message of this seed.
         #[serde(skip_serializing_if = "Option::is_none")]
         expect: Option<u64>,
@@ -79,7 +79,7 @@ impl Command {
             Command::Hello { .. } => "`hello`",
             Command::Open(_) => "`opened`",
             Command::Start { operation, .. } => match operation {
-                Request::Register { .. } => "`registered` or `again`",
+                OperationRequest::Register { .. } => "`registered` or `again`",
                 _ => "`started` or `again`",
             },
             Command::Check { .. } => "`checked`",

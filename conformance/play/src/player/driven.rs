@@ -5,7 +5,7 @@ use efa_core::endpoint::Instant;
 use super::error::PlayerError;
 use super::process::Player;
 use crate::application::checked::{CheckedApplication, ExitError};
-use crate::application::{Report, Request, RequestError, Started, Token};
+use crate::application::{OperationRequest, Report, RequestError, Started, Token};
 use crate::drive::{Bytes, Command, EndpointOptions, Event};
 use crate::operation::pattern::Difference;
 use crate::operation::{EndpointIndex, Payload};
@@ -96,7 +96,7 @@ impl CheckedApplication for DrivenApplication {
     fn start(
         &mut self,
         token: Token,
-        request: &Request,
+        request: &OperationRequest,
         seed: Option<u64>,
     ) -> Result<Started, RequestError> {
         let answer = self.ask(&Command::Start {

@@ -143,7 +143,7 @@ impl Declarations {
             "RegionAccess" => list(&quoted(RegionAccess::NAMES)),
             "AtomicDatatype" => quoted(DATATYPES).join(", "),
             "AtomicOp" => quoted(COMPARE_OPS).join(", "),
-            "Request" => "an [operation](#operations)".into(),
+            "OperationRequest" => "an [operation](#operations)".into(),
             // A peer's memory, which scenarios name differently.
             "M" => "[Remote](#remote)".into(),
             name => {

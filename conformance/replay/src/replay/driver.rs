@@ -4,7 +4,7 @@
 use efa_core::nic::Status;
 use efa_core::rules::{self, Severity};
 use efa_core::wire::{Family, PacketType};
-use efa_play::application::{Request, RequestError, Started};
+use efa_play::application::{OperationRequest, RequestError, Started};
 use efa_play::operation::{EndpointIndex, Remote};
 use efa_play::runner::{Comparison, OperationTracker, Runner, Start};
 use efa_play::scenario::Action;
@@ -331,7 +331,9 @@ impl<'t, B: Backend> Runner<'t> for Replay<'t, B> {
             return Ok(remote);
         }
         let remote = match &start.request {
-            Request::Register { payload, .. } => self.register(start.at, start.id, *payload)?,
+            OperationRequest::Register { payload, .. } => {
+                self.register(start.at, start.id, *payload)?
+            }
             _ => None,
         };
         // It may have waited for the endpoint under test.

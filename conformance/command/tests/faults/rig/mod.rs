@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 use std::time::{Duration, Instant};
 
 use efa_device_model::fault::Action;
-use efa_play::application::{Failure, Report, Request, Started, Token};
+use efa_play::application::{Failure, OperationRequest, Report, Started, Token};
 use efa_play::drive::{Bytes, Command, EndpointOptions, Event};
 use efa_play::libfabric::{Library, Provider, Version};
 use efa_play::operation::EndpointIndex;
@@ -407,7 +407,7 @@ impl Rig {
     fn start(
         &mut self,
         at: EndpointIndex,
-        request: Request,
+        request: OperationRequest,
         seed: Option<u64>,
     ) -> Result<(Token, Started), PlayerError> {
         let token = self.next;

@@ -3,7 +3,7 @@
 //! Arriving bytes are compared with the sent ones: messages by their tag, regions by their owner.
 
 use efa_core::wire::{AtomicDatatype, AtomicOp};
-use efa_play::application::{Request, Started, Token};
+use efa_play::application::{OperationRequest, Started, Token};
 use efa_play::drive::{Command, Event};
 use efa_play::operation::{
     AtomicAction, EndpointIndex, Payload, RegionAccess, Remote, SendMode, TagMatch,
@@ -45,7 +45,7 @@ fn untagged(length: usize) -> Payload {
 impl Rig {
     /// As [`Rig::start`]; the operation must be accepted.
     #[track_caller]
-    fn begin(&mut self, at: EndpointIndex, request: Request, seed: Option<u64>) -> Token {
+    fn begin(&mut self, at: EndpointIndex, request: OperationRequest, seed: Option<u64>) -> Token {
         let started = self.start(at, request, seed);
         started.unwrap_or_else(|error| panic!("{error}")).0
     }
@@ -53,7 +53,7 @@ impl Rig {
     /// Posts a receive for one message of the given tag.
     #[track_caller]
     pub(crate) fn trecv(&mut self, at: EndpointIndex, tag: u64, length: usize) -> Token {
-        let request = Request::Recv {
+        let request = OperationRequest::Recv {
             length,
             from: None,
             tag: Some(TagMatch { tag, ignore: 0 }),
@@ -64,7 +64,7 @@ impl Rig {
     /// Posts a receive for any untagged message.
     #[track_caller]
     pub(crate) fn recv(&mut self, at: EndpointIndex, length: usize) -> Token {
-        let request = Request::Recv {
+        let request = OperationRequest::Recv {
             length,
             from: None,
             tag: None,
@@ -132,7 +132,7 @@ impl Rig {
             seed: BEFORE,
         };
         let access = vec![RegionAccess::RemoteRead, RegionAccess::RemoteWrite];
-        let started = self.start(at, Request::Register { payload, access }, None);
+        let started = self.start(at, OperationRequest::Register { payload, access }, None);
         let (token, started) = started.unwrap_or_else(|error| panic!("{error}"));
         let Started::Region(remote) = started else {
             panic!("{started:?}");
@@ -157,7 +157,7 @@ impl Rig {
             seed: WRITTEN,
             ..to.payload
         };
-        let request = Request::Write {
+        let request = OperationRequest::Write {
             to: to.at,
             remote: to.remote,
             payload,
@@ -197,7 +197,7 @@ impl Rig {
     /// Reads a whole region that was never written.
     #[track_caller]
     pub(crate) fn read(&mut self, at: EndpointIndex, from: &Region) -> Token {
-        let request = Request::Read {
+        let request = OperationRequest::Read {
             from: from.at,
             remote: from.remote,
             length: from.payload.length,
@@ -218,7 +218,7 @@ impl Rig {
             length: 8,
             seed: WRITTEN,
         };
-        let request = Request::Atomic {
+        let request = OperationRequest::Atomic {
             to: to.at,
             remote: to.remote,
             datatype: AtomicDatatype::UINT64,
@@ -238,8 +238,13 @@ pub(crate) const COMPARE: AtomicAction = AtomicAction::Compare {
     comparand: BEFORE,
 };
 
-fn message(to: EndpointIndex, payload: Payload, tag: Option<u64>, mode: SendMode) -> Request {
-    Request::Send {
+fn message(
+    to: EndpointIndex,
+    payload: Payload,
+    tag: Option<u64>,
+    mode: SendMode,
+) -> OperationRequest {
+    OperationRequest::Send {
         to,
         payload,
         tag,

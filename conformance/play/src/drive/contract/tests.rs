@@ -20,7 +20,7 @@ fn operations_are_the_lines_of_the_contract() {
         address: u64::MAX,
         key: 66,
     };
-    let atomic = |datatype, action, delivery_complete| Request::Atomic {
+    let atomic = |datatype, action, delivery_complete| OperationRequest::Atomic {
         to: 1,
         remote,
         datatype,
@@ -31,7 +31,7 @@ fn operations_are_the_lines_of_the_contract() {
     let compare = |op| AtomicAction::Compare { op, comparand: 8 };
     let lines = [
         (
-            Request::Recv {
+            OperationRequest::Recv {
                 length: 256,
                 from: Some(1),
                 tag: Some(TagMatch {
@@ -43,7 +43,7 @@ fn operations_are_the_lines_of_the_contract() {
             r#"{"recv":{"length":256,"from":1,"tag":{"tag":4656,"ignore":15}}},"expect":7"#,
         ),
         (
-            Request::Send {
+            OperationRequest::Send {
                 to: 1,
                 payload,
                 tag: Some(3),
@@ -54,7 +54,7 @@ fn operations_are_the_lines_of_the_contract() {
             r#"{"send":{"to":1,"payload":{"length":100,"seed":7},"tag":3,"data":119,"mode":"inject"}}"#,
         ),
         (
-            Request::Register {
+            OperationRequest::Register {
                 payload,
                 access: EVERY.to_vec(),
             },
@@ -62,7 +62,7 @@ fn operations_are_the_lines_of_the_contract() {
             r#"{"register":{"payload":{"length":100,"seed":7},"access":["remote-read","remote-write"]}}"#,
         ),
         (
-            Request::Write {
+            OperationRequest::Write {
                 to: 1,
                 remote,
                 payload,
@@ -73,7 +73,7 @@ fn operations_are_the_lines_of_the_contract() {
             r#"{"write":{"to":1,"remote":{"address":18446744073709551615,"key":66},"payload":{"length":100,"seed":7},"delivery-complete":true}}"#,
         ),
         (
-            Request::Read {
+            OperationRequest::Read {
                 from: 1,
                 remote,
                 length: 100,
