@@ -99,10 +99,10 @@ pub struct StepTime {
 #[derive(Clone, PartialEq, Eq, Debug)]
 pub(crate) struct RegionMark {
     /// The `register` step's id.
-    pub id: String,
+    pub(crate) id: String,
     pub(crate) remote: Remote,
     /// The time of the registration, since the Unix epoch.
-    pub time: Duration,
+    pub(crate) time: Duration,
 }
 
 /// The result of a scenario.

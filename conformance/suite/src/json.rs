@@ -124,19 +124,19 @@ pub struct CaseReport {
 #[derive(Clone, Debug, Serialize, Deserialize)]
 pub(crate) struct FindingReport {
     /// Its severity: `error`, `warning` or `note`.
-    pub severity: String,
+    pub(crate) severity: String,
     /// The statement, such as `v4/3.2/cts-window`.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub statement: Option<String>,
+    pub(crate) statement: Option<String>,
     /// The number of the packet in the trace.
     #[serde(skip_serializing_if = "Option::is_none")]
-    pub packet: Option<u64>,
+    pub(crate) packet: Option<u64>,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) packet_type: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub(crate) field: String,
     /// The complete finding as text.
-    pub text: String,
+    pub(crate) text: String,
 }
 
 impl FindingReport {

@@ -27,13 +27,13 @@ pub(crate) enum MessageKind {
 
 /// A packet or device operation from one endpoint to another.
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
-pub struct LadderMessage {
+pub(crate) struct LadderMessage {
     /// Its type, such as `EAGER_MSGRTM`.
-    pub kind: String,
+    pub(crate) kind: String,
     /// The fields that distinguish it from others of its type.
-    pub detail: String,
+    pub(crate) detail: String,
     /// The number of the recorded packet that it is, or that it corresponds to.
-    pub number: Option<u64>,
+    pub(crate) number: Option<u64>,
     pub(crate) nature: MessageKind,
 }
 
@@ -51,7 +51,7 @@ pub(crate) struct Rung {
 pub(crate) struct Ladder {
     pub(crate) endpoints: Vec<String>,
     /// The rungs in the order of time.
-    pub rungs: Vec<Rung>,
+    pub(crate) rungs: Vec<Rung>,
 }
 
 /// The fields that a ladder shows, by which a reader follows a message.

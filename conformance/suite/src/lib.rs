@@ -28,7 +28,7 @@ pub mod jobs;
 pub mod json;
 mod judged;
 pub mod junit;
-pub mod ladder;
+mod ladder;
 pub mod matrix;
 pub mod pairs;
 pub mod parallel;

@@ -45,12 +45,12 @@ pub struct Tally {
 #[derive(Clone, PartialEq, Eq, Debug, Serialize, Deserialize)]
 pub(crate) struct SectionReport {
     /// Its number in the document; `stock`, `device` or `ofi` for other statements.
-    pub section: String,
+    pub(crate) section: String,
     pub(crate) title: String,
     /// Passed cases that cover it.
-    pub passed: usize,
+    pub(crate) passed: usize,
     /// Played cases that cover it. All played cases cover the parts outside of the document.
-    pub total: usize,
+    pub(crate) total: usize,
     pub(crate) subprotocols: Vec<Tally>,
     pub(crate) statements: Vec<Tally>,
 }

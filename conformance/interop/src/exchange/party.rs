@@ -15,7 +15,7 @@ pub(crate) struct Party {
     pub(crate) program: Program,
     pub(crate) opening: EndpointOptions,
     /// The host on which it runs. The bench fills in the name and the log.
-    pub host: player::Host,
+    pub(crate) host: player::Host,
 }
 
 impl Party {

@@ -7,7 +7,7 @@ use std::fmt;
 pub(crate) struct Verified {
     pub(crate) operations: usize,
     /// Bytes that arrived and were compared.
-    pub bytes: usize,
+    pub(crate) bytes: usize,
 }
 
 impl std::ops::Add for Verified {

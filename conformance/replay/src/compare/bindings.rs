@@ -35,7 +35,7 @@ pub(super) const FIRST_SCRIPTED_ID: u64 = 0x5EED_0001;
 pub(crate) struct Unbound {
     pub(crate) field: String,
     /// The recorded value.
-    pub value: u64,
+    pub(crate) value: u64,
 }
 
 impl Bindings {

@@ -12,7 +12,7 @@ use super::recorded::{Recorded, numbers};
 pub(crate) struct BoundRegion {
     pub(crate) owner: EndpointIndex,
     /// Its length in bytes.
-    pub length: u64,
+    pub(crate) length: u64,
     pub(crate) recorded: Remote,
     pub(crate) actual: Remote,
 }
@@ -22,7 +22,7 @@ pub(crate) struct BoundRegion {
 pub(crate) struct IovEntry {
     pub(crate) remote: Remote,
     /// Length in bytes.
-    pub length: u64,
+    pub(crate) length: u64,
 }
 
 /// The expectation about an address or key. The texts follow "expected".

@@ -14,7 +14,7 @@ pub(crate) type OperationIndex = usize;
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Recorded<'a> {
     /// Its number in the trace.
-    pub number: u64,
+    pub(crate) number: u64,
     pub(crate) sender: EndpointIndex,
     pub(crate) receiver: EndpointIndex,
     pub(crate) operation: Option<OperationIndex>,

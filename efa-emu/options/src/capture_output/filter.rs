@@ -23,9 +23,9 @@ const DEEPEST: usize = 64;
 /// The fields of a frame that a filter tests.
 pub(crate) struct FilteredFrame<'a> {
     /// The device that recorded it.
-    pub device: &'a DeviceName,
+    pub(crate) device: &'a DeviceName,
     /// Whether the device sent or received it.
-    pub direction: Direction,
+    pub(crate) direction: Direction,
     pub(crate) frame: &'a Frame<'a>,
 }
 
