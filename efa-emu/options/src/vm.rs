@@ -29,17 +29,19 @@ pub struct VmArguments {
     /// Whose kernel the guests have: 6.1 of debian12, 6.12 of debian13, 7.2 of debian14.
     #[arg(long, value_name = "RELEASE", default_value = "debian12", value_parser = ["debian12", "debian13", "debian14"])]
     pub linux: String,
-    /// Whose programs the guests have: rdma-core 44, libfabric 1.17 and perftest 4.5 of debian12; 56, 2.1 and 25.01 of
-    /// debian13.
+    /// Whose programs the guests have: rdma-core 44, libfabric 1.17 and perftest 4.5 of debian12;
+    /// 56, 2.1 and 25.01 of debian13.
     #[arg(long, value_name = "RELEASE", default_value = "debian12", value_parser = ["debian12", "debian13"])]
     pub programs: String,
-    /// Put this package of that release, and all that it needs, into the guests too. May be given again.
+    /// Put this package of that release, and all that it needs, into the guests too. May be given
+    /// again.
     #[arg(long, value_name = "NAME")]
     pub package: Vec<String>,
     /// The generation of the devices: efa0 to efa2, or efa3, which Linux 6.12 and later know.
     #[arg(long, default_value = DEFAULT_PROFILE)]
     pub profile: String,
-    /// Put this file or directory into the guests too, under its own name in /root. May be given again.
+    /// Put this file or directory into the guests too, under its own name in /root. May be given
+    /// again.
     #[arg(long, value_name = "PATH")]
     pub with: Vec<PathBuf>,
     /// Connections to this TCP port of 127.0.0.1 reach the first guest. May be given again.
@@ -51,7 +53,8 @@ pub struct VmArguments {
     /// Arm the rules of this file (docs/faults.md) for as long as the first guest runs.
     #[arg(long, value_name = "FILE")]
     pub faults: Option<PathBuf>,
-    /// Options of `efa-emu run` for the device of each guest too, as one word: '--loss 0.01 --paths 4'.
+    /// Options of `efa-emu run` for the device of each guest too, as one word: '--loss 0.01 --paths
+    /// 4'.
     #[arg(long, value_name = "OPTIONS", allow_hyphen_values = true)]
     pub run: Option<String>,
     /// Keep the consoles of the guests (vm1.log, vm2.log) and the captures of their devices

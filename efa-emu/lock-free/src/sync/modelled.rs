@@ -9,6 +9,7 @@ pub use loom::thread::{self, yield_now};
 pub struct UnsafeCell<T>(loom::cell::UnsafeCell<T>);
 
 impl<T> UnsafeCell<T> {
+    /// A cell with this value.
     pub fn new(value: T) -> Self {
         UnsafeCell(loom::cell::UnsafeCell::new(value))
     }
@@ -31,6 +32,7 @@ pub mod futex {
         static ref QUEUE: (Mutex<u32>, Condvar) = (Mutex::new(0), Condvar::new());
     }
 
+    /// Sleeps while `word` is `expected`. No time passes in a model.
     pub fn wait(word: &AtomicU32, expected: u32, _timeout: Option<Duration>) {
         let (wakes, woken) = &*QUEUE;
         let mut count = wakes.lock().expect("no thread panicked");
@@ -44,6 +46,7 @@ pub mod futex {
         }
     }
 
+    /// Wakes all, whatever word they sleep on.
     pub fn wake(_word: &AtomicU32) {
         let (wakes, woken) = &*QUEUE;
         *wakes.lock().expect("no thread panicked") += 1;
